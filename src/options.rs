@@ -29,6 +29,7 @@ pub(crate) const DEFAULT_DISK_RESERVE: u64 = 8 << 20;
 const DEFAULT_CRASH_LIMIT: u32 = 5;
 
 use crate::channels::Channels;
+use crate::node::Nodes;
 use crate::scheduler::DEFAULT_MAX_PLANS;
 
 pub(crate) use pmc_files::with_suffix;
@@ -214,6 +215,8 @@ pub struct WorkerOptions {
     pub away: Option<PathBuf>,
     /// Lets processes of gangs run commands on their other hosts, if this is an agent.
     pub channels: Option<Arc<dyn Channels>>,
+    /// Set if what tasks save lies on nodes, not beside the DAG file.
+    pub nodes: Option<Arc<dyn Nodes>>,
 }
 
 impl WorkerOptions {
@@ -239,6 +242,7 @@ impl WorkerOptions {
             environment: Vec::new(),
             away: None,
             channels: None,
+            nodes: None,
         }
     }
 }

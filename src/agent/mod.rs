@@ -6,6 +6,7 @@
 
 mod away;
 mod channels;
+mod checkpoints;
 pub mod guard;
 pub mod guarded;
 mod peers;
@@ -23,12 +24,14 @@ use pmc_system::{clock, thread};
 use pmc_wire::peers::VARIABLE;
 
 use crate::interrupt::Interrupt;
-use crate::protocol::ToWorker;
+use crate::node::Nodes;
+use crate::protocol::{Rank, ToWorker};
 use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, Content, HostOptions};
 use crate::transport::agents::{ENDPOINT_VARIABLE, NUMBER_VARIABLE, SECOND_AGENT, endpoint_path};
 use crate::{exit, heap, host, logging, open_files};
 use away::OwnDirectory;
 use channels::{Channels, Members};
+use checkpoints::Checkpoints;
 use guard::Lifeline;
 use peers::Peers;
 use slots::Slots;
@@ -136,6 +139,8 @@ struct AgentProcess<'a> {
     own_directory: Option<OwnDirectory>,
     /// Without it, lite jobs get no files from other nodes.
     peers: Option<Arc<Peers>>,
+    /// Set while there are slots: checkpoints on this node.
+    checkpoints: Option<Arc<Checkpoints>>,
     absence: Absence,
     /// Set while there are slots, in a job that may lose its master.
     succession: Option<Succession>,
@@ -211,6 +216,7 @@ impl<'a> AgentProcess<'a> {
             slots: None,
             own_directory: None,
             peers: peers.ok(),
+            checkpoints: None,
             absence: Absence::new(),
             succession: None,
             patience: patience.unwrap_or(args.join_timeout),
@@ -223,7 +229,12 @@ impl<'a> AgentProcess<'a> {
     fn run(mut self) -> Result<(), AgentError> {
         loop {
             match self.stay_connected()? {
-                Ended::Run => return Ok(()),
+                Ended::Run => {
+                    if let Some(checkpoints) = &self.checkpoints {
+                        checkpoints.tidy();
+                    }
+                    return Ok(());
+                }
                 Ended::Signal => {
                     // What does not end is ended by the guard.
                     self.end_tasks();
@@ -257,6 +268,9 @@ impl<'a> AgentProcess<'a> {
             slots.join();
         }
         self.own_directory = None;
+        if let Some(checkpoints) = self.checkpoints.take() {
+            checkpoints.tidy();
+        }
         self.hold(None);
         true
     }
@@ -474,6 +488,13 @@ impl<'a> AgentProcess<'a> {
         options.channels = channels
             .clone()
             .map(|channels| channels as Arc<dyn crate::channels::Channels>);
+        let keeps = options.away.is_some() || checkpoints::are_wanted(&options.environment);
+        self.checkpoints = self.peers.as_ref().map(|peers| {
+            let rank = Rank(welcome.first_rank);
+            Checkpoints::new(&options.environment, rank, &options.dag, &self.link, peers)
+        });
+        let nodes = self.checkpoints.clone().filter(|_| keeps);
+        options.nodes = nodes.map(|nodes| nodes as Arc<dyn Nodes>);
         let ranks = welcome.first_rank..welcome.first_rank.saturating_add(welcome.slots);
         let members = channels.map(|channels| channels as Arc<dyn Members>);
         #[cfg(feature = "simulated")]
@@ -493,6 +514,9 @@ impl<'a> AgentProcess<'a> {
         }
         if let Some(peers) = &self.peers {
             peers.connected(connection.local_address());
+        }
+        if let Some(checkpoints) = &self.checkpoints {
+            checkpoints.connected();
         }
         let mut talk = Talk {
             process: self,
@@ -554,6 +578,11 @@ impl Agent for Talk<'_> {
             return;
         };
         match ToWorker::decode(message) {
+            Ok(ToWorker::Checkpoint(said)) => {
+                if let Some(checkpoints) = &self.process.checkpoints {
+                    checkpoints.hear(*said);
+                }
+            }
             Ok(message) => self.slots.deliver(rank, message),
             Err(error) => tracing::error!("Invalid message from the master: {error}"),
         }

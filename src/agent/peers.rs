@@ -56,12 +56,20 @@ pub(super) struct Peers {
     silent: SilentAddresses,
 }
 
+/// What else has files for other nodes.
+pub(super) trait GivesFiles: Send + Sync {
+    /// Opens the file with a key.
+    fn find(&self, key: &str) -> Option<File>;
+}
+
 #[derive(Default)]
 struct State {
     /// Address of this host as the master sees it.
     address: Option<IpAddr>,
     /// Serves other nodes. Started by the first job of lite, or the first gang.
     server: Option<PeerServer>,
+    /// What tasks of this node have saved, once there are slots.
+    checkpoints: Option<Weak<dyn GivesFiles>>,
     /// Runs commands of gangs, once there are slots.
     commands: Option<Arc<dyn Commands>>,
     /// A job has come: the master learns what this node has.
@@ -203,8 +211,38 @@ impl Peers {
         self.state().commands = Some(commands);
     }
 
+    /// Gives checkpoints to other nodes.
+    pub(super) fn give_checkpoints(&self, checkpoints: Weak<dyn GivesFiles>) {
+        self.state().checkpoints = Some(checkpoints);
+    }
+
+    /// Gets the bytes with a key from another node. `None` if it has none.
+    ///
+    /// # Errors
+    /// The node cannot be reached, or the bytes cannot be written.
+    pub(super) fn fetch(&self, address: &str, key: &str, into: &mut File) -> Result<Option<u64>, String> {
+        if self.silent.has(address) {
+            return Err("it does not answer".to_owned());
+        }
+        let fetched = pmc_link::fetch(&self.key, address, key, into, &|| true, &|_| {});
+        fetched.map_err(|error| {
+            if let pmc_link::PeerError::System(error) = &error {
+                self.silent.note(address, error);
+            }
+            error.to_string()
+        })
+    }
+
     /// Returns an entry for another node.
     fn find(&self, key: &str) -> Option<Offered> {
+        let checkpoints = self.state().checkpoints.as_ref().and_then(Weak::upgrade);
+        if let Some(file) = checkpoints.and_then(|checkpoints| checkpoints.find(key)) {
+            return Some(Offered {
+                file,
+                lock: None,
+                growing: None,
+            });
+        }
         let known = {
             let state = self.state();
             if let Some((file, growing)) = state.growing.get(key) {

@@ -122,6 +122,7 @@ impl RawArgs {
             environment,
             away: None,
             channels: None,
+            nodes: None,
         }
     }
 

@@ -9,6 +9,7 @@ use pmc_dag::TaskId;
 use pmc_system::clock;
 
 use super::Run;
+use super::checkpoints_on_nodes::OnNodes;
 use super::dag_run::DagRun;
 use crate::node;
 use crate::transport::MasterTransport;
@@ -22,14 +23,15 @@ const LEAD: Duration = Duration::from_secs(600);
 /// The checkpoint stores of a run.
 #[derive(Debug, Default)]
 pub(super) struct Checkpoints {
-    notice: Notice,
+    pub(super) notice: Notice,
     /// The run has a store: a task has saved its state.
-    are_some: bool,
+    pub(super) are_some: bool,
     next_look: Option<Instant>,
     /// There was no store when the end of the time became known: tasks are told later.
     tells_end: bool,
     /// Tasks whose end is not in the rescue file yet: the DAG file, and the name of the task.
     done: Vec<(PathBuf, Vec<u8>)>,
+    pub(super) on_nodes: OnNodes,
 }
 
 impl Checkpoints {
@@ -80,6 +82,7 @@ impl<T: MasterTransport> Run<'_, T> {
         let dag = &self.options.dag;
         node::set_notice(dag, self.checkpoints.notice);
         self.checkpoints.look(dag);
+        self.tell_notice_to_nodes();
     }
 
     /// Tells tasks the end of the time that have saved their state meanwhile.
@@ -108,7 +111,8 @@ impl<T: MasterTransport> Run<'_, T> {
 
     /// Removes the checkpoints of tasks that are done, when the rescue file says so.
     pub(super) fn remove_done(&mut self) {
-        for (dag, name) in self.checkpoints.done.drain(..) {
+        for (dag, name) in std::mem::take(&mut self.checkpoints.done) {
+            self.remove_from_nodes(&dag, &name);
             let remove = |store: Option<Store>| match store {
                 Some(store) => store.task(&name)?.remove(),
                 None => Ok(()),

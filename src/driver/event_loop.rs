@@ -302,6 +302,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                     self.run.out.hosts.insert(from, registration.host.clone());
                 }
                 self.run.note_sight(from, &registration);
+                self.run.note_agent(from, &registration.host);
                 self.run.handle(Event::Registered(from, registration))?;
                 self.rests.wake_for_host(&mut self.run)?;
                 let mut kept = self.nodes.take_kept(from).into_iter();
@@ -347,6 +348,10 @@ impl<T: MasterTransport> Driver<'_, T> {
             | ToMaster::Left { .. }
             | ToMaster::Member(_) => {
                 return self.handle_member(from, message);
+            }
+            ToMaster::Checkpoint(said) => {
+                self.run.hear_checkpoints(from, *said);
+                return Ok(());
             }
             ToMaster::Node(change) => {
                 if let NodeChange::Lost = change {

@@ -7,6 +7,7 @@ pub(crate) mod assignment;
 mod away;
 mod bad_hosts;
 mod checkpoints;
+mod checkpoints_on_nodes;
 mod combine;
 mod conclusion;
 mod control;

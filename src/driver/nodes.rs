@@ -251,6 +251,7 @@ impl<T: MasterTransport> Run<'_, T> {
         if let NodeChange::Leaving = change {
             self.notify_tasks(Some(&[from]), Duration::ZERO);
         }
+        self.note_node(from, change);
         let event = match change {
             NodeChange::Silent => Event::Silent(from),
             NodeChange::Back => Event::Back(from),

@@ -3,15 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use pmc_checkpoint::nodes::{GivenFile, SavedFile};
 use pmc_checkpoint::{
     AllSeries, FileRecord, Interval, Notice, Prefix, Sidecar, Store, StoreError, TaskStore, Use, is_due,
 };
 use pmc_wire::checkpoint::Figures;
 
 use super::mail::{self, Letter};
+use super::place::Nodes;
 use super::{lock, now, statistics};
 use crate::host;
 use crate::protocol::SubmitId;
@@ -43,6 +45,10 @@ pub(super) enum Refusal {
     HasErrors,
     #[error("the message is kept, but cannot be sent: {0}")]
     Mail(String),
+    #[error("the checkpoint file {0} cannot be had from any node now")]
+    Gone(Prefix),
+    #[error("{0}")]
+    Nodes(String),
     #[error(transparent)]
     Address(#[from] mail::InvalidAddress),
     #[error(transparent)]
@@ -72,6 +78,11 @@ pub(super) struct Attempt {
     task: Vec<u8>,
     dag: PathBuf,
     begin: (Instant, f64),
+    /// Set if its files lie on nodes, not beside the DAG file.
+    nodes: Option<Arc<dyn Nodes>>,
+    /// Held by the process for which the series of the task are read. Others wait; the end of the attempt
+    /// does not.
+    loading: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -88,6 +99,8 @@ struct Saved {
     task: TaskStore,
     all: AllSeries,
     given: Option<u64>,
+    /// On nodes: the files of that series.
+    files: BTreeMap<(u32, Prefix), GivenFile>,
     /// The last number before this attempt.
     base: u64,
     /// Number of files that were created, by rank and prefix.
@@ -103,8 +116,10 @@ struct Saved {
 }
 
 impl Attempt {
-    pub(super) fn new(submit: SubmitId, task: &[u8], dag: &Path) -> Self {
+    pub(super) fn new(submit: SubmitId, task: &[u8], dag: &Path, nodes: Option<Arc<dyn Nodes>>) -> Self {
         Self {
+            nodes,
+            loading: Mutex::new(()),
             submit,
             task: task.to_owned(),
             dag: dag.to_owned(),
@@ -119,15 +134,56 @@ impl Attempt {
 
     /// Calls something with the series of the task. The first call reads the store.
     fn with<R>(&self, act: impl FnOnce(&mut Saved) -> Result<R, Refusal>) -> Result<R, Refusal> {
+        self.prepare()?;
         let mut state = lock(&self.state);
-        if state.has_ended {
-            return Err(Refusal::Ended);
+        match &mut state.saved {
+            Some(saved) => act(saved),
+            None => Err(Refusal::Ended),
         }
-        let saved = match &mut state.saved {
-            Some(saved) => saved,
-            empty => empty.insert(self.load()?),
+    }
+
+    /// Reads the store, if nobody has.
+    fn prepare(&self) -> Result<(), Refusal> {
+        let is_ready = || {
+            let state = lock(&self.state);
+            match state.has_ended {
+                true => Err(Refusal::Ended),
+                false => Ok(state.saved.is_some()),
+            }
         };
-        act(saved)
+        if is_ready()? {
+            return Ok(());
+        }
+        let _loading = lock(&self.loading);
+        if is_ready()? {
+            return Ok(());
+        }
+        let saved = match &self.nodes {
+            Some(nodes) => self.load_from(nodes.as_ref())?,
+            None => self.load()?,
+        };
+        let mut state = lock(&self.state);
+        match state.has_ended {
+            true => Err(Refusal::Ended),
+            false => {
+                state.saved = Some(saved);
+                Ok(())
+            }
+        }
+    }
+
+    /// Asks the master what earlier attempts have saved, and which series is given.
+    fn load_from(&self, nodes: &dyn Nodes) -> Result<Saved, Refusal> {
+        let given = nodes.want(self.submit, &self.dag, &self.task);
+        let given = given.map_err(Refusal::Nodes)?;
+        let task = nodes.store(&given.run)?.task(&self.task)?;
+        let mut saved = Saved::new(task, AllSeries::default(), given.last);
+        if let Some((series, files)) = given.series {
+            saved.given = Some(series);
+            let name = |given: &GivenFile| (given.file.rank, given.file.prefix.clone());
+            saved.files = files.into_iter().map(|given| (name(&given), given)).collect();
+        }
+        Ok(saved)
     }
 
     /// Reads what earlier attempts have saved, and chooses the series to go on from.
@@ -147,16 +203,10 @@ impl Attempt {
             None if all.last() > 0 => tracing::warn!("Task {name} has no checkpoint that it can go on from"),
             None => {}
         }
+        let last = all.last();
         Ok(Saved {
-            task,
             given: chosen.given,
-            base: all.last(),
-            all,
-            counts: BTreeMap::new(),
-            open: BTreeSet::new(),
-            has_read: false,
-            blocked: BTreeMap::new(),
-            last: None,
+            ..Saved::new(task, all, last)
         })
     }
 
@@ -218,18 +268,16 @@ impl Attempt {
             *blocked += figures.open + figures.write + figures.close;
             let complete = result.is_ok() && saved.all.complete().last() == Some(&file.series);
             if complete {
-                saved.note_complete(file.series);
+                // On nodes, the master says which ones are not needed any more.
+                saved.note_complete(file.series, self.nodes.is_none());
             }
             Ok(complete)
         });
         let record = self.record((process, prefix, file.series), Use::Written, figures);
-        statistics::append(
-            &self.dag,
-            &FileRecord {
-                complete: complete.unwrap_or(false),
-                ..record
-            },
-        );
+        self.append(FileRecord {
+            complete: complete.unwrap_or(false),
+            ..record
+        });
         result
     }
 
@@ -249,7 +297,9 @@ impl Attempt {
         if found != written {
             return Err(Refusal::Length { found, written });
         }
-        file.file.sync_all().map_err(system)?;
+        if self.nodes.is_none() {
+            file.file.sync_all().map_err(system)?;
+        }
         self.with(|saved| {
             let key = (process.rank, prefix.clone());
             if !saved.open.contains(&key) {
@@ -264,7 +314,13 @@ impl Attempt {
             sidecar.crc32 = crc32;
             sidecar.closed = now();
             sidecar.host = host::name();
-            saved.task.publish(&sidecar)?;
+            match &self.nodes {
+                None => saved.task.publish(&sidecar)?,
+                Some(nodes) => {
+                    saved.task.publish_on_node(&sidecar)?;
+                    nodes.has(&saved.task, SavedFile::of(&sidecar));
+                }
+            }
             saved.all.close(&sidecar);
             saved.open.remove(&key);
             Ok(())
@@ -273,18 +329,43 @@ impl Attempt {
 
     /// Opens a file of the series that the attempt is given.
     pub(super) fn open(&self, process: Process, prefix: &Prefix) -> Result<(File, Sidecar), Refusal> {
-        self.with(|saved| {
+        let (task, series, given) = self.with(|saved| {
             let series = saved.given.ok_or(Refusal::NothingGiven)?;
             // Also if it fails: it would fail again and again.
             saved.has_read = true;
-            Ok(saved.task.open(series, prefix, process.rank)?)
-        })
+            let given = saved.files.get(&(process.rank, prefix.clone()));
+            Ok((saved.task.clone(), series, given.cloned()))
+        })?;
+        if let Some(nodes) = &self.nodes {
+            let given = given.ok_or_else(|| Refusal::Gone(prefix.clone()))?;
+            bring(nodes.as_ref(), &task, &given)?;
+        }
+        Ok(task.open(series, prefix, process.rank)?)
     }
 
     /// Notes what a process has read.
     pub(super) fn note_read(&self, process: Process, prefix: &Prefix, series: u64, figures: Figures) {
-        let record = self.record((process, prefix, series), Use::Read, figures);
-        statistics::append(&self.dag, &record);
+        self.append(self.record((process, prefix, series), Use::Read, figures));
+    }
+
+    /// Adds a line to the statistics.
+    fn append(&self, record: FileRecord) {
+        match &self.nodes {
+            Some(nodes) => nodes.record(&self.dag, record),
+            None => statistics::append(&self.dag, &record),
+        }
+    }
+
+    /// Waits until the newest series is safe, but not for long. Beside the DAG file, it is.
+    pub(super) fn finish(&self) {
+        let Some(nodes) = &self.nodes else { return };
+        let newest = self.with(|saved| {
+            let newest = saved.all.complete().pop();
+            Ok(newest.map(|series| (saved.task.clone(), series)))
+        });
+        if let Ok(Some((task, series))) = newest {
+            nodes.wait_safe((task.run(), task.directory()), series);
+        }
     }
 
     /// Notes that a file of the series that the attempt was given is damaged.
@@ -296,7 +377,10 @@ impl Attempt {
                 "Task {}: checkpoint {series} is not used again: {damage}",
                 self.name()
             );
-            saved.task.withhold(series, &damage)?;
+            match &self.nodes {
+                Some(nodes) => nodes.withhold((saved.task.run(), saved.task.directory()), series, &damage),
+                None => saved.task.withhold(series, &damage)?,
+            }
             saved.all.withhold(series, damage);
             Ok(())
         })
@@ -326,7 +410,10 @@ impl Attempt {
     /// Keeps the last message of the task, and sends it if it says to whom.
     pub(super) fn set_message(&self, text: &str) -> Result<(), Refusal> {
         let (text, address) = mail::split(text)?;
-        self.with(|saved| Ok(saved.task.set_message(&text)?))?;
+        match &self.nodes {
+            Some(nodes) => nodes.message(&self.dag, &self.task, text.clone()),
+            None => self.with(|saved| Ok(saved.task.set_message(&text)?))?,
+        }
         let Some(address) = address else {
             return Ok(());
         };
@@ -349,7 +436,14 @@ impl Attempt {
                 "Task {}: checkpoint {given} is not used again: {SPOILED}",
                 self.name()
             );
-            if let Err(error) = saved.task.withhold(given, SPOILED) {
+            let withheld = match &self.nodes {
+                Some(nodes) => {
+                    nodes.withhold((saved.task.run(), saved.task.directory()), given, SPOILED);
+                    Ok(())
+                }
+                None => saved.task.withhold(given, SPOILED),
+            };
+            if let Err(error) = withheld {
                 tracing::error!("Task {}: {error}", self.name());
             }
         }
@@ -383,13 +477,55 @@ impl Attempt {
     }
 }
 
+/// Sees to it that this node has a file, as it was saved.
+fn bring(nodes: &dyn Nodes, task: &TaskStore, given: &GivenFile) -> Result<(), Refusal> {
+    let file = &given.file;
+    if given.is_here {
+        // Who reads it verifies it; a damaged one is replaced if that can be done.
+        let is_whole = || {
+            task.is_whole(file.series, &file.prefix, file.rank)
+                .unwrap_or(false)
+        };
+        if given.sources.is_empty() || is_whole() {
+            return Ok(());
+        }
+        tracing::warn!(
+            "The checkpoint file {} on this node is damaged: another node gives it",
+            file.prefix
+        );
+        nodes.has_not(file.clone());
+    }
+    match nodes.fetch(task, file, &given.sources) {
+        true => Ok(()),
+        false => Err(Refusal::Gone(file.prefix.clone())),
+    }
+}
+
 impl Saved {
-    /// Notes that a series is complete, and removes those that are not needed any more.
-    fn note_complete(&mut self, series: u64) {
+    fn new(task: TaskStore, all: AllSeries, base: u64) -> Self {
+        Self {
+            task,
+            all,
+            given: None,
+            files: BTreeMap::new(),
+            base,
+            counts: BTreeMap::new(),
+            open: BTreeSet::new(),
+            has_read: false,
+            blocked: BTreeMap::new(),
+            last: None,
+        }
+    }
+
+    /// Notes that a series is complete, and `removes` those that are not needed any more.
+    fn note_complete(&mut self, series: u64, removes: bool) {
         let of_series = self.blocked.range((series, 0)..=(series, u32::MAX));
         let cost = of_series.map(|(_, seconds)| *seconds).fold(0.0, f64::max);
         self.last = Some((cost, now()));
         self.blocked.retain(|(number, _), _| *number >= series);
+        if !removes {
+            return;
+        }
         for old in self.all.superfluous() {
             // What cannot be removed now is tried again with the next series.
             match self.task.remove_series(old) {

@@ -116,6 +116,10 @@ impl Connection<'_> {
                 let notice = self.service.notice();
                 is(Ok(notice.drained.is_some()))
             }
+            ToService::Finish => {
+                self.attempt.finish();
+                Ok(ToTask::Done)
+            }
             ToService::Message { text } => done(self.attempt.set_message(&text)),
         };
         let refused = |refusal: Refusal| ToTask::Refused {

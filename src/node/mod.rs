@@ -7,6 +7,7 @@
 mod attempt;
 mod connection;
 mod mail;
+mod place;
 mod statistics;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,8 @@ use pmc_wire::{checkpoint, peers};
 use rustc_hash::FxHashMap;
 
 use self::attempt::Attempt;
+pub use self::place::Nodes;
+pub(crate) use self::statistics::append as append_record;
 use crate::protocol::SubmitId;
 
 /// Maximum connections at a time: the ranks of an MPI program that run on one host.
@@ -46,6 +49,8 @@ pub struct NodeService {
     dag: PathBuf,
     attempts: Mutex<FxHashMap<SubmitId, Arc<Attempt>>>,
     connections: AtomicUsize,
+    /// Set if files lie on nodes, not beside the DAG file.
+    nodes: Mutex<Option<Arc<dyn Nodes>>>,
 }
 
 /// An attempt that may use the service. It ends when this is dropped.
@@ -85,6 +90,7 @@ impl NodeService {
             dag: dag.to_owned(),
             attempts: Mutex::default(),
             connections: AtomicUsize::new(0),
+            nodes: Mutex::default(),
         });
         let own = Arc::clone(&this);
         std::thread::Builder::new()
@@ -93,11 +99,17 @@ impl NodeService {
         Ok(this)
     }
 
+    /// From now on, the files of new attempts lie on nodes, not beside the DAG file.
+    pub fn keep_on_nodes(&self, nodes: Arc<dyn Nodes>) {
+        *lock(&self.nodes) = Some(nodes);
+    }
+
     /// Lets the processes of an attempt save and read checkpoints, until the result is dropped. `dag` is the
     /// DAG file of the task, which has the store beside it.
     #[must_use]
     pub fn begin(self: &Arc<Self>, submit: SubmitId, task: &[u8], dag: &Path) -> ServedAttempt {
-        let attempt = Arc::new(Attempt::new(submit, task, dag));
+        let nodes = lock(&self.nodes).clone();
+        let attempt = Arc::new(Attempt::new(submit, task, dag, nodes));
         lock(&self.attempts).insert(submit, Arc::clone(&attempt));
         ServedAttempt {
             service: Arc::clone(self),
@@ -113,6 +125,10 @@ impl NodeService {
     /// Makes the store of the run, in which the run looks whether there are any. That of a sub-workflow is
     /// beside its own DAG file.
     fn note_use(&self) {
+        if lock(&self.nodes).is_some() {
+            // The master makes it, and tells the nodes.
+            return;
+        }
         if let Err(error) = Store::make(&self.dag) {
             tracing::debug!("The run will not tell its tasks anything: {error}");
         }
@@ -121,6 +137,9 @@ impl NodeService {
     /// Returns what the run says to its tasks.
     fn notice(&self) -> Notice {
         let own = lock(&NOTICES).get(&self.dag).copied().unwrap_or_default();
+        if lock(&self.nodes).is_some() {
+            return own;
+        }
         let store = Store::open(&self.dag).ok().flatten();
         own.or(store.map(|store| store.notice()).unwrap_or_default())
     }
@@ -183,6 +202,11 @@ pub(crate) fn set_notice(dag: &Path, notice: Notice) {
     if let Err(error) = written {
         tracing::warn!("Unable to tell tasks to save their state: {error}");
     }
+}
+
+/// Notes what the master says to the tasks of this process.
+pub(crate) fn hear_notice(dag: &Path, notice: Notice) {
+    lock(&NOTICES).insert(dag.to_owned(), notice);
 }
 
 /// Returns the seconds since 1970.

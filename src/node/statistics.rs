@@ -20,7 +20,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 const LOCK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Appends a line. Workers of several hosts write into the file.
-pub(super) fn append(dag: &Path, record: &FileRecord) {
+pub(crate) fn append(dag: &Path, record: &FileRecord) {
     if let Err(error) = write(&FileRecord::path(dag), record) {
         tracing::debug!(
             "The statistics of checkpoints lack a line: {}",

@@ -110,6 +110,8 @@ mod tests {
         Membership, MemoryUse, Outcome, Output, Part, Place, ReadRequest, RedirectAnswer, RedirectRequest,
         Registration, RequestBody, Returned, Stdin, SubmitId, TaskResult, WriteAnswer, WriteRequest,
     };
+    use pmc_checkpoint::Prefix;
+    use pmc_checkpoint::nodes::{Given, GivenFile, MasterSays, NodeSays, SavedFile};
     use pmc_control::{OutputChunk, Overflow, Position, RedirectEnd, RedirectOptions, RedirectPoll};
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -156,6 +158,98 @@ mod tests {
                 gpu_set,
             },
         )
+    }
+
+    /// What nodes say about checkpoints.
+    fn of_checkpoints() -> impl Strategy<Value = NodeSays> {
+        let begin = (vec(any::<String>(), 0..3), vec(any::<String>(), 0..3));
+        let begin = begin.prop_map(|(addresses, runs)| NodeSays::Begin { addresses, runs });
+        let want = (any::<[u64; 2]>(), bytes()).prop_map(|([number, submit], task)| NodeSays::Want {
+            number,
+            dag: task.clone(),
+            task,
+            submit,
+        });
+        let has = saved_file().prop_flat_map(|file| {
+            prop_oneof![Just(NodeSays::Has(file.clone())), Just(NodeSays::HasNot(file))]
+        });
+        let withhold =
+            any::<([String; 3], u64)>().prop_map(|([run, task, reason], series)| NodeSays::Withhold {
+                run,
+                task,
+                series,
+                reason,
+            });
+        let message = (bytes(), any::<String>()).prop_map(|(task, text)| NodeSays::Message {
+            dag: task.clone(),
+            task,
+            text,
+        });
+        prop_oneof![begin, want, has, withhold, message]
+    }
+
+    /// What the master says about them.
+    fn of_master_about_checkpoints() -> impl Strategy<Value = MasterSays> {
+        let sources = || vec(vec(any::<String>(), 0..2), 0..2);
+        let given = (
+            any::<[u64; 3]>(),
+            saved_file(),
+            sources(),
+            any::<Option<String>>(),
+        );
+        let given = given.prop_map(|([number, last, series], file, sources, refused)| {
+            let run = file.run.clone();
+            let file = GivenFile {
+                file,
+                is_here: number % 2 == 0,
+                sources,
+            };
+            let series = Some((series, vec![file]));
+            let given = refused.map_or(Ok(Given { run, last, series }), Err);
+            MasterSays::Given { number, given }
+        });
+        let copy = (saved_file(), sources()).prop_map(|(file, sources)| MasterSays::Copy { file, sources });
+        let drop = any::<([String; 2], u64)>().prop_map(|([run, task], below)| MasterSays::Drop {
+            run,
+            task,
+            below,
+        });
+        let safe = any::<([String; 2], u64)>().prop_map(|([run, task], series)| MasterSays::Safe {
+            run,
+            task,
+            series,
+        });
+        let tell = any::<String>().prop_map(|run| MasterSays::Tell { run });
+        prop_oneof![
+            given,
+            copy,
+            drop,
+            safe,
+            tell,
+            saved_file().prop_map(MasterSays::Discard)
+        ]
+    }
+
+    fn saved_file() -> impl Strategy<Value = SavedFile> {
+        (
+            any::<[String; 2]>(),
+            any::<[u64; 3]>(),
+            any::<[u32; 2]>(),
+            -1e9..1e9,
+        )
+            .prop_map(
+                |([run, task], [submit, series, bytes], [rank, ranks], closed)| SavedFile {
+                    run,
+                    task,
+                    submit,
+                    series,
+                    prefix: Prefix::try_from("fields0").unwrap(),
+                    rank,
+                    ranks,
+                    bytes,
+                    closed,
+                },
+            )
     }
 
     /// What members and leads of gangs say.
@@ -284,6 +378,7 @@ mod tests {
             result(),
             answer,
             of_gangs(),
+            of_checkpoints().prop_map(|said| ToMaster::Checkpoint(Box::new(said))),
             Just(ToMaster::Ready),
             ".*".prop_map(|message| ToMaster::NotReady { message }),
             Just(ToMaster::Terminating),
@@ -402,6 +497,7 @@ mod tests {
                 submit: SubmitId(submit)
             }),
             any::<u32>().prop_map(|host_rank| ToWorker::Setup { host_rank }),
+            of_master_about_checkpoints().prop_map(|said| ToWorker::Checkpoint(Box::new(said))),
             run,
             Just(ToWorker::Shutdown),
             Just(ToWorker::Abort),

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use monitord_compat::reason::Reason;
+use pmc_checkpoint::nodes::{MasterSays, NodeSays};
 use pmc_control::RedirectOptions;
 use serde::{Deserialize, Serialize};
 
@@ -94,6 +95,8 @@ pub enum ToMaster {
     },
     /// The worker is a member of this gang, which an earlier master started.
     Member(Box<EarlierMember>),
+    /// What its node says about checkpoints.
+    Checkpoint(Box<NodeSays>),
 }
 
 impl ToMaster {
@@ -405,6 +408,8 @@ pub enum ToWorker {
         /// Which attempt.
         submit: SubmitId,
     },
+    /// What the master says to its node about checkpoints.
+    Checkpoint(Box<MasterSays>),
 }
 
 /// Where the standard input of a task comes from.

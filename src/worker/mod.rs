@@ -210,6 +210,8 @@ fn handle(
         ToWorker::Leave { submit } => Ok(Some(ToMaster::left(submit))),
         // Requests are answered while messages are received.
         ToWorker::Request(_) | ToWorker::Retract | ToWorker::Shutdown | ToWorker::Abort => Ok(None),
+        // The agent itself hears it.
+        ToWorker::Checkpoint(_) => Ok(None),
     }
 }
 

@@ -116,12 +116,7 @@ impl Runner {
             leftovers: Leftovers::new(&options.environment),
             path: path.unwrap_or_default(),
             task_server: TaskServerClient::new(options.kickstart.as_deref()),
-            // The store is beside the DAG file.
-            node: options
-                .away
-                .is_none()
-                .then(|| NodeService::for_run(&options.dag))
-                .flatten(),
+            node: node_service(&options),
             options,
             current,
             rank,
@@ -461,6 +456,18 @@ impl Runner {
 }
 
 /// Returns the DAG file of a task, as from the working directory of the run.
+/// Starts what tasks save their state with. The store is beside the DAG file, or on nodes.
+fn node_service(options: &WorkerOptions) -> Option<Arc<NodeService>> {
+    if options.away.is_some() && options.nodes.is_none() {
+        return None;
+    }
+    let service = NodeService::for_run(&options.dag)?;
+    if let Some(nodes) = &options.nodes {
+        service.keep_on_nodes(Arc::clone(nodes));
+    }
+    Some(service)
+}
+
 fn dag_of<'a>(task: &'a Assignment, options: &'a WorkerOptions) -> &'a Path {
     let own = task.place.as_ref().map(|place| OsStr::from_bytes(&place.dag));
     own.map_or(&options.dag, Path::new)

@@ -85,7 +85,13 @@ pub(super) fn serve(
             Some(ToWorker::Run(task)) => run(host, rank, &task, current, &mut messages),
             // The agent itself joins and leaves gangs.
             None
-            | Some(ToWorker::Request(_) | ToWorker::Retract | ToWorker::Join(_) | ToWorker::Leave { .. }) => {
+            | Some(
+                ToWorker::Request(_)
+                | ToWorker::Retract
+                | ToWorker::Join(_)
+                | ToWorker::Leave { .. }
+                | ToWorker::Checkpoint(_),
+            ) => {
                 continue;
             }
         };

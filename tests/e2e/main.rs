@@ -9,6 +9,7 @@
 mod bad_input;
 mod chains;
 mod checkpoints;
+mod checkpoints_on_nodes;
 mod clusters;
 mod containers;
 mod crash;

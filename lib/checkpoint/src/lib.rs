@@ -19,19 +19,25 @@
 //! TASK is the name of the task as [`task_directory`] encodes it. `NAME.dag.checkpoints.jsonl` has a line for
 //! each file that a task has closed: see [`FileRecord`].
 //!
-//! [`Series`] and [`Interval`] are pure; only [`Store`] and [`TaskStore`] open files.
+//! A node has the same in `PATH/pmc-checkpoints-UID/ID`: series of its own tasks, and copies of files of
+//! other nodes ([`nodes`]).
+//!
+//! [`Series`], [`Interval`] and [`nodes`] are pure; only [`Store`] and [`TaskStore`] open files.
 
 mod checksum;
 mod due;
 mod error;
 mod name;
+pub mod nodes;
 mod notice;
 mod own;
 mod plan;
 mod record;
+mod saved_file;
 mod series;
 mod sidecar;
 mod store;
+mod task_store;
 mod usage;
 
 pub use checksum::{BLOCK, BlockSums, verify};
@@ -43,5 +49,6 @@ pub use plan::{InvalidPlan, Plan};
 pub use record::{FileRecord, Use};
 pub use series::{AllSeries, Series};
 pub use sidecar::{InvalidSidecar, Sidecar};
-pub use store::{Store, TaskStore, Verified};
+pub use store::Store;
+pub use task_store::{TaskStore, Verified};
 pub use usage::{TaskUsage, Usage};

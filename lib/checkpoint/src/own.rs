@@ -10,6 +10,9 @@ use pmc_files::{Destination, Folder, Owner};
 use crate::StoreError;
 use crate::error::at;
 
+/// Maximum bytes of the files `id`, `withheld` and `message`.
+pub(crate) const MAX_TEXT: u64 = 4 << 10;
+
 /// Permissions of directories.
 const DIRECTORY_MODE: u32 = 0o700;
 
@@ -75,11 +78,25 @@ pub(crate) fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
     new.publish_new()
 }
 
+/// Whether a file must be on the disk before it gets its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sync {
+    Yes,
+    No,
+}
+
 /// Writes a file as a whole and to the disk, in place of an older one.
 pub(crate) fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    write_anew(path, text, Sync::Yes)
+}
+
+/// Writes a file as a whole, in place of an older one.
+pub(crate) fn write_anew(path: &Path, text: &[u8], sync: Sync) -> io::Result<()> {
     let destination = Destination::named(path)?;
     let new = destination.replacement(".new-", FILE_MODE)?;
     new.file().write_all(text)?;
-    new.file().sync_all()?;
+    if sync == Sync::Yes {
+        new.file().sync_all()?;
+    }
     new.publish()
 }

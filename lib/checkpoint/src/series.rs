@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::saved_file::SavedFile;
 use crate::{Prefix, Sidecar};
 
 /// Number of complete series that are kept.
@@ -123,12 +124,17 @@ impl AllSeries {
 
     /// Notes that a rank has closed its file.
     pub fn close(&mut self, sidecar: &Sidecar) {
-        let series = self.0.entry(sidecar.series).or_default();
-        series.open.remove(&(sidecar.prefix.clone(), sidecar.rank));
-        let files = series.files.entry(sidecar.prefix.clone()).or_default();
-        files.ranks = files.ranks.max(sidecar.ranks);
-        files.closed.insert(sidecar.rank, sidecar.bytes);
-        series.closed = series.closed.max(sidecar.closed);
+        self.add(&SavedFile::of(sidecar));
+    }
+
+    /// Notes a file that a rank has closed.
+    pub fn add(&mut self, file: &SavedFile) {
+        let series = self.0.entry(file.series).or_default();
+        series.open.remove(&(file.prefix.clone(), file.rank));
+        let files = series.files.entry(file.prefix.clone()).or_default();
+        files.ranks = files.ranks.max(file.ranks);
+        files.closed.insert(file.rank, file.bytes);
+        series.closed = series.closed.max(file.closed);
     }
 
     /// Notes why a series is not given.
@@ -151,8 +157,9 @@ impl AllSeries {
         complete
     }
 
-    /// Complete series that may be given.
-    fn good(&self) -> Vec<u64> {
+    /// Returns the complete series that may be given, oldest first.
+    #[must_use]
+    pub fn good(&self) -> Vec<u64> {
         let is_good = |number: &u64| self.get(*number).is_some_and(|series| series.withheld.is_none());
         self.complete().into_iter().filter(is_good).collect()
     }

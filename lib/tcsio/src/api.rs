@@ -186,7 +186,13 @@ pub fn close(lun: Option<i64>, keep: Option<i64>) -> c_int {
 pub fn finalize() -> c_int {
     match library().take() {
         // The service discards files that are open.
-        Some(_) => 0,
+        Some(library) => match library.finish() {
+            Ok(()) => 0,
+            Err(message) => {
+                say("tcs_finalize_", &message);
+                -1
+            }
+        },
         None => {
             say(
                 "tcs_finalize_",

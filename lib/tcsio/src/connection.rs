@@ -149,6 +149,14 @@ impl Connection {
         self.is(&ToService::IsDraining)
     }
 
+    /// Waits until what was saved is safe, but not for long.
+    ///
+    /// # Errors
+    /// The service does not answer.
+    pub fn finish(&self) -> Result<(), ClientError> {
+        self.tell(&ToService::Finish)
+    }
+
     /// Says something about the progress of the task.
     ///
     /// # Errors

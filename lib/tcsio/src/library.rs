@@ -151,6 +151,14 @@ impl Library {
         self.connection.message(text).map_err(|error| error.to_string())
     }
 
+    /// Waits until what was saved is safe, but not for long.
+    ///
+    /// # Errors
+    /// The run does not answer.
+    pub fn finish(&self) -> Result<(), Failed> {
+        self.connection.finish().map_err(|error| error.to_string())
+    }
+
     /// Returns whether the run was asked to drain.
     ///
     /// # Errors

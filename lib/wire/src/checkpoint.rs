@@ -111,6 +111,8 @@ pub enum ToService {
         /// The text.
         text: String,
     },
+    /// It ends. Answers when the newest series of the task is safe, or after a minute: `Done`.
+    Finish,
 }
 
 /// What the service answers.

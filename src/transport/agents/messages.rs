@@ -137,6 +137,7 @@ impl WorkerSettings {
             environment,
             away: None,
             channels: None,
+            nodes: None,
         }
     }
 }

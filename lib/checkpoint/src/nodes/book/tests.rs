@@ -1,0 +1,368 @@
+//! The book, and a model of nodes that do what it orders.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::Sidecar;
+
+fn file(series: u64, submit: u64, rank: u32, ranks: u32) -> SavedFile {
+    let prefix = Prefix::try_from("p").unwrap();
+    SavedFile::of(&Sidecar {
+        series,
+        submit,
+        rank,
+        ranks,
+        bytes: 10,
+        ..Sidecar::new("r".to_owned(), "t".to_owned(), prefix)
+    })
+}
+
+fn address(node: NodeId) -> Vec<String> {
+    vec![format!("n{node}:1")]
+}
+
+fn begun(nodes: &[NodeId]) -> Book {
+    let mut book = Book::default();
+    let mut orders = Vec::new();
+    nodes
+        .iter()
+        .for_each(|node| book.begin(*node, address(*node), &mut orders));
+    assert_eq!(orders, []);
+    book
+}
+
+#[test]
+fn a_file_gets_a_second_place_and_is_given_from_there() {
+    let mut book = begun(&[1, 2, 3]);
+    let mut orders = Vec::new();
+    assert_eq!(book.want(1, ("r", "t"), 7, 0), (0, None));
+    book.has(1, file(1, 7, 0, 1), &mut orders);
+    let copy = MasterSays::Copy {
+        file: file(1, 7, 0, 1),
+        sources: vec![address(1)],
+    };
+    assert_eq!(orders, [(2, copy)]);
+    orders.clear();
+    book.has(2, file(1, 7, 0, 1), &mut orders);
+    let safe = || MasterSays::Safe {
+        run: "r".to_owned(),
+        task: "t".to_owned(),
+        series: 1,
+    };
+    assert_eq!(orders, [(1, safe()), (2, safe())]);
+    orders.clear();
+    // The node is lost: the other one has the file, and a third one gets it.
+    book.lose(1, &mut orders);
+    assert!(
+        matches!(&orders[..], [(3, MasterSays::Copy { .. })]),
+        "{orders:?}"
+    );
+    let (last, series) = book.want(3, ("r", "t"), 9, 0);
+    let given = GivenFile {
+        file: file(1, 7, 0, 1),
+        is_here: false,
+        sources: vec![address(2)],
+    };
+    assert_eq!((last, series), (1, Some((1, vec![given]))));
+    // What is done is removed, also what is still coming.
+    orders.clear();
+    book.done("r", "t", &mut orders);
+    let told: Vec<NodeId> = orders.iter().map(|(node, _)| *node).collect();
+    assert_eq!(told, [2, 3]);
+    assert_eq!(book.want(3, ("r", "t"), 9, 0), (0, None));
+}
+
+#[test]
+fn only_the_newest_of_those_that_wait_is_copied() {
+    let mut book = begun(&[1, 2]);
+    let mut orders = Vec::new();
+    for series in 1..=5 {
+        book.has(1, file(series, 7, 0, 1), &mut orders);
+    }
+    let copied = |orders: &Orders| -> Vec<u64> {
+        let of = orders.iter().filter_map(|(_, order)| match order {
+            MasterSays::Copy { file, .. } => Some(file.series),
+            _ => None,
+        });
+        of.collect()
+    };
+    // Two at a time.
+    assert_eq!(copied(&orders), [1, 2]);
+    orders.clear();
+    book.has(2, file(1, 7, 0, 1), &mut orders);
+    assert_eq!(copied(&orders), [5]);
+    orders.clear();
+    // The two newest safe ones stay, and newer ones.
+    book.has(2, file(5, 7, 0, 1), &mut orders);
+    assert!(
+        !orders
+            .iter()
+            .any(|(_, order)| matches!(order, MasterSays::Drop { .. })
+                && !matches!(order, MasterSays::Drop { below: 1, .. }))
+    );
+    book.has(1, file(6, 7, 0, 1), &mut orders);
+    orders.clear();
+    book.has(2, file(6, 7, 0, 1), &mut orders);
+    let dropped = orders.iter().filter_map(|(node, order)| match order {
+        MasterSays::Drop { below, .. } => Some((*node, *below)),
+        _ => None,
+    });
+    assert_eq!(dropped.collect::<Vec<_>>(), [(1, 5), (2, 5)]);
+}
+
+#[test]
+fn what_a_node_brings_back_does_not_count_after_a_newer_attempt() {
+    let mut book = begun(&[1, 2]);
+    let mut orders = Vec::new();
+    book.has(1, file(1, 7, 0, 1), &mut orders);
+    book.has(2, file(1, 7, 0, 1), &mut orders);
+    // A node that nobody knows has series 2 of this attempt. The next one goes on from the first.
+    assert_eq!(book.want(2, ("r", "t"), 9, 0).0, 1);
+    book.has(2, file(2, 9, 0, 1), &mut orders);
+    orders.clear();
+    book.begin(3, address(3), &mut orders);
+    orders.clear();
+    book.has(3, file(2, 7, 0, 1), &mut orders);
+    assert_eq!(orders, [(3, MasterSays::Discard(file(2, 7, 0, 1)))]);
+    let (_, series) = book.want(1, ("r", "t"), 10, 0);
+    let (number, files) = series.unwrap();
+    assert_eq!((number, files[0].file.submit), (2, 9));
+    // What a flush has counts for the numbers.
+    assert_eq!(book.want(1, ("r", "t"), 11, 8).0, 8);
+}
+
+#[test]
+fn a_copy_that_fails_is_tried_elsewhere() {
+    let mut book = begun(&[1, 2, 3]);
+    let mut orders = Vec::new();
+    book.has(1, file(1, 7, 0, 1), &mut orders);
+    assert!(matches!(&orders[..], [(2, MasterSays::Copy { .. })]));
+    orders.clear();
+    book.has_not(2, &file(1, 7, 0, 1), &mut orders);
+    assert!(
+        matches!(&orders[..], [(3, MasterSays::Copy { .. })]),
+        "{orders:?}"
+    );
+    orders.clear();
+    // Alone again, and a node comes.
+    book.lose(3, &mut orders);
+    book.lose(2, &mut orders);
+    assert_eq!(orders.iter().filter(|(node, _)| *node == 1).count(), 0);
+    orders.clear();
+    book.begin(4, address(4), &mut orders);
+    assert!(
+        matches!(&orders[..], [(4, MasterSays::Copy { .. })]),
+        "{orders:?}"
+    );
+}
+
+/// A step of the model.
+#[derive(Clone, Debug)]
+enum Step {
+    /// The attempt closes the next series on its node.
+    Save,
+    /// The first order that a node has is done, or fails.
+    Obey(bool),
+    /// A node is lost, with its disk; if it is that of the attempt, the next attempt begins elsewhere.
+    Lose(prop::sample::Index),
+    /// The connection to a node ends: it says all again, and its orders may be lost.
+    Again(prop::sample::Index, bool),
+    /// A node says twice what it has.
+    Repeat(prop::sample::Index),
+    /// The master dies: all nodes tell the next one.
+    Master,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => Just(Step::Save),
+        6 => any::<bool>().prop_map(|fails| Step::Obey(!fails)),
+        6 => Just(Step::Obey(true)),
+        1 => any::<prop::sample::Index>().prop_map(Step::Lose),
+        1 => any::<(prop::sample::Index, bool)>().prop_map(|(node, lost)| Step::Again(node, lost)),
+        1 => any::<prop::sample::Index>().prop_map(Step::Repeat),
+        1 => Just(Step::Master),
+    ];
+    prop::collection::vec(step, 0..80)
+}
+
+/// Nodes with their disks, one task, and messages on their way.
+struct Model {
+    book: Book,
+    disks: BTreeMap<NodeId, BTreeSet<(u64, u64)>>,
+    orders: Orders,
+    at: NodeId,
+    submit: u64,
+    next: u64,
+    new_node: NodeId,
+    /// The newest series that was said to be safe, and is not lost since with both of its nodes.
+    safe: u64,
+}
+
+impl Model {
+    fn new() -> Self {
+        let nodes = [1, 2, 3];
+        Self {
+            book: begun(&nodes),
+            disks: nodes.iter().map(|node| (*node, BTreeSet::new())).collect(),
+            orders: Vec::new(),
+            at: 1,
+            submit: 1,
+            next: 1,
+            new_node: 4,
+            safe: 0,
+        }
+    }
+
+    fn tell(&mut self, node: NodeId) {
+        for (series, submit) in self.disks[&node].clone() {
+            self.book.has(node, file(series, submit, 0, 1), &mut self.orders);
+        }
+    }
+
+    fn pick(&self, index: prop::sample::Index) -> NodeId {
+        let nodes: Vec<NodeId> = self.disks.keys().copied().collect();
+        nodes[index.index(nodes.len())]
+    }
+
+    /// Begins an attempt on a node: it must get the newest series that is there at all.
+    fn begin(&mut self, node: NodeId) -> Result<(), TestCaseError> {
+        self.submit += 1;
+        self.at = node;
+        let (last, series) = self.book.want(node, ("r", "t"), self.submit, 0);
+        let there = self.disks.values().flatten().map(|(series, _)| *series).max();
+        prop_assert_eq!(series.as_ref().map(|(number, _)| *number), there);
+        prop_assert!(last >= there.unwrap_or(0));
+        prop_assert!(series.map_or(0, |(number, _)| number) >= self.safe);
+        self.next = last + 1;
+        Ok(())
+    }
+
+    fn obey(&mut self, works: bool) {
+        if self.orders.is_empty() {
+            return;
+        }
+        let (node, order) = self.orders.remove(0);
+        let Some(disk) = self.disks.get_mut(&node) else {
+            return;
+        };
+        match order {
+            MasterSays::Copy { file, sources } => {
+                let is_at = |node: &NodeId| sources.contains(&address(*node));
+                let there = self
+                    .disks
+                    .iter()
+                    .any(|(node, disk)| is_at(node) && disk.contains(&(file.series, file.submit)));
+                if there && works {
+                    self.disks
+                        .entry(node)
+                        .or_default()
+                        .insert((file.series, file.submit));
+                    self.book.has(node, file, &mut self.orders);
+                } else {
+                    self.book.has_not(node, &file, &mut self.orders);
+                }
+            }
+            MasterSays::Drop { below, .. } => disk.retain(|(series, _)| *series >= below),
+            MasterSays::Discard(file) => _ = disk.remove(&(file.series, file.submit)),
+            MasterSays::Safe { series, .. } => self.safe = self.safe.max(series),
+            _ => {}
+        }
+    }
+
+    fn lose(&mut self, node: NodeId) -> Result<(), TestCaseError> {
+        self.disks.remove(&node);
+        self.orders.retain(|(to, _)| *to != node);
+        self.book.lose(node, &mut self.orders);
+        // As many losses at a time as the store is not made for.
+        let holders = |series| {
+            let has = |disk: &&BTreeSet<(u64, u64)>| disk.iter().any(|(own, _)| *own == series);
+            self.disks.values().filter(has).count()
+        };
+        if holders(self.safe) == 0 {
+            self.safe = 0;
+        }
+        let new = self.new_node;
+        self.new_node += 1;
+        self.disks.insert(new, BTreeSet::new());
+        self.book.begin(new, address(new), &mut self.orders);
+        if self.at == node {
+            let next = *self.disks.keys().next().unwrap();
+            self.begin(next)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Save => {
+                let saved = (self.next, self.submit);
+                self.disks.entry(self.at).or_default().insert(saved);
+                let file = file(self.next, self.submit, 0, 1);
+                self.book.has(self.at, file, &mut self.orders);
+                self.next += 1;
+            }
+            Step::Obey(works) => self.obey(*works),
+            Step::Lose(index) => self.lose(self.pick(*index))?,
+            Step::Again(index, loses_orders) => {
+                let node = self.pick(*index);
+                if *loses_orders {
+                    self.orders.retain(|(to, _)| *to != node);
+                }
+                self.book.begin(node, address(node), &mut self.orders);
+                self.tell(node);
+            }
+            Step::Repeat(index) => self.tell(self.pick(*index)),
+            Step::Master => {
+                self.orders.clear();
+                self.book = Book::default();
+                let nodes: Vec<NodeId> = self.disks.keys().copied().collect();
+                for node in nodes {
+                    self.book.begin(node, address(node), &mut self.orders);
+                    self.tell(node);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    /// Whatever is lost or repeated: an attempt gets the newest series that is there; one that was safe is
+    /// there after the loss of a node; and in the end all are safe, and two are kept.
+    #[test]
+    fn nothing_safe_is_lost_with_a_node(steps in steps()) {
+        let mut model = Model::new();
+        for step in &steps {
+            model.step(step)?;
+        }
+        model.step(&Step::Save)?;
+        model.step(&Step::Save)?;
+        model.step(&Step::Save)?;
+        // What was lost of orders is said again.
+        let nodes: Vec<NodeId> = model.disks.keys().copied().collect();
+        for node in nodes {
+            model.orders.retain(|(to, _)| *to != node);
+            model.book.begin(node, address(node), &mut model.orders);
+            model.tell(node);
+        }
+        while !model.orders.is_empty() {
+            model.obey(true);
+        }
+        let newest = model.next - 1;
+        let has = |disk: &BTreeSet<(u64, u64)>| disk.contains(&(newest, model.submit));
+        prop_assert_eq!(model.disks.values().filter(|disk| has(disk)).count(), 2);
+        // Nothing is left below the two newest safe ones.
+        let mut safe = BTreeMap::new();
+        for (series, _) in model.disks.values().flatten() {
+            *safe.entry(*series).or_insert(0) += 1;
+        }
+        safe.retain(|_, count| *count >= 2);
+        if let Some((second, _)) = safe.iter().rev().nth(1) {
+            let mut there = model.disks.values().flatten();
+            prop_assert!(there.all(|(series, _)| series >= second), "{:?}", model.disks);
+        }
+    }
+}

@@ -1,0 +1,572 @@
+//! The files of a task in a store.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use pmc_files::Destination;
+
+use crate::error::at;
+use crate::own::{
+    FILE_MODE, MAX_TEXT, Sync, found, is_gone, make_directory, own_folder, remove_directory, replace,
+    sync_directory, write_anew,
+};
+use crate::{AllSeries, InvalidSidecar, Prefix, Series, Sidecar, StoreError, sidecar, verify};
+
+/// Ending of a file that is open.
+const PART: &str = ".part";
+
+/// Ending of a sidecar.
+const SIDECAR: &str = ".json";
+
+/// Highest number of a series that is read. No task saves that many.
+const MAX_SERIES: u64 = 1 << 48;
+
+/// Name of the file that says why a series is not given.
+const WITHHELD: &str = "withheld";
+
+/// Name of the file with the last message of the task.
+const MESSAGE: &str = "message";
+
+/// Maximum characters of a message.
+const MAX_MESSAGE: usize = 1000;
+
+/// Maximum bytes of a series that is read as a whole before it is given. Readers check their files in any
+/// case.
+const MAX_VERIFIED: u64 = 4 << 30;
+
+/// The files of a task in a store.
+#[derive(Clone, Debug)]
+pub struct TaskStore {
+    path: PathBuf,
+    task: String,
+    /// The id of the store.
+    run: String,
+}
+
+/// A series that was looked at before it is given.
+#[derive(Debug, Default)]
+pub struct Verified {
+    /// The series, if there is one.
+    pub given: Option<u64>,
+    /// Newer ones that cannot be given, and why.
+    pub problems: Vec<(u64, String)>,
+}
+
+impl TaskStore {
+    /// The files of the task with this directory in a store with this path and id.
+    pub(crate) fn new(store: &Path, task: &str, run: &str) -> Self {
+        Self {
+            path: store.join(task),
+            task: task.to_owned(),
+            run: run.to_owned(),
+        }
+    }
+
+    /// Returns the name of the directory.
+    #[must_use]
+    pub fn directory(&self) -> &str {
+        &self.task
+    }
+
+    /// Returns the id of the store.
+    #[must_use]
+    pub fn run(&self) -> &str {
+        &self.run
+    }
+
+    /// Returns a sidecar for a file of this task; callers fill in what differs.
+    #[must_use]
+    pub fn sidecar(&self, prefix: Prefix) -> Sidecar {
+        Sidecar::new(self.run.clone(), self.task.clone(), prefix)
+    }
+
+    fn series_path(&self, series: u64) -> PathBuf {
+        self.path.join(series.to_string())
+    }
+
+    fn file_path(&self, series: u64, prefix: &Prefix, rank: u32, ending: &str) -> PathBuf {
+        self.series_path(series).join(format!("{prefix}.{rank}{ending}"))
+    }
+
+    /// Returns what is there, and what is wrong with files that do not count therefore.
+    ///
+    /// # Errors
+    /// The directory cannot be read. One that is missing is empty.
+    pub fn scan(&self) -> Result<(AllSeries, Vec<StoreError>), StoreError> {
+        let (mut all, mut problems) = (AllSeries::default(), Vec::new());
+        let entries = match fs::read_dir(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((all, problems)),
+            entries => entries.map_err(at(&self.path))?,
+        };
+        for entry in entries {
+            let name = entry.map_err(at(&self.path))?.file_name();
+            let number = name.to_str().and_then(|name| name.parse::<u64>().ok());
+            // Not `007`, which would be the same number.
+            let is_series = |number: &u64| *number <= MAX_SERIES && OsStr::new(&number.to_string()) == name;
+            if let Some(number) = number.filter(is_series) {
+                self.scan_series(number, &mut all, &mut problems)?;
+            }
+        }
+        Ok((all, problems))
+    }
+
+    /// Returns the sidecars of all files that count. Removes files that are open: call it while no attempt of
+    /// the task runs.
+    ///
+    /// # Errors
+    /// The directory cannot be read. One that is missing is empty.
+    pub fn take_stock(&self) -> Result<Vec<Sidecar>, StoreError> {
+        let mut sidecars = Vec::new();
+        for (number, _) in self.scan()?.0.iter() {
+            let path = self.series_path(number);
+            let folder = own_folder(&path)?;
+            for entry in fs::read_dir(folder.path()).map_err(at(&path))?.flatten() {
+                let name = entry.file_name();
+                if name.as_encoded_bytes().ends_with(PART.as_bytes()) {
+                    // One that stays keeps the series from counting, and goes with it.
+                    let _ = fs::remove_file(entry.path());
+                } else if name.as_encoded_bytes().ends_with(SIDECAR.as_bytes()) {
+                    sidecars.extend(self.read_sidecar(number, &path.join(name)));
+                }
+            }
+        }
+        Ok(sidecars)
+    }
+
+    /// Returns the paths of a file and of its sidecar.
+    #[must_use]
+    pub fn paths(&self, series: u64, prefix: &Prefix, rank: u32) -> (PathBuf, PathBuf) {
+        let path = |ending| self.file_path(series, prefix, rank, ending);
+        (path(""), path(SIDECAR))
+    }
+
+    /// Returns whether the bytes of a file are those of its sidecar.
+    ///
+    /// # Errors
+    /// The file is missing, or cannot be read.
+    pub fn is_whole(&self, series: u64, prefix: &Prefix, rank: u32) -> Result<bool, StoreError> {
+        let (file, sidecar) = self.open(series, prefix, rank)?;
+        let path = self.file_path(series, prefix, rank, "");
+        verify(file, sidecar.bytes, &sidecar.crc32).map_err(at(&path))
+    }
+
+    /// Removes a file. Its sidecar goes first, so that no part of it counts.
+    ///
+    /// # Errors
+    /// It cannot be removed. One that is missing is removed.
+    pub fn remove_file(&self, series: u64, prefix: &Prefix, rank: u32) -> Result<(), StoreError> {
+        let path = self.series_path(series);
+        let Some(folder) = found(own_folder(&path))? else {
+            return Ok(());
+        };
+        for ending in [SIDECAR, ""] {
+            let path = folder.path().join(format!("{prefix}.{rank}{ending}"));
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(&path)(error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn scan_series(
+        &self,
+        number: u64,
+        all: &mut AllSeries,
+        problems: &mut Vec<StoreError>,
+    ) -> Result<(), StoreError> {
+        let path = self.series_path(number);
+        let entries = match fs::read_dir(&path) {
+            // The run has removed it meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(at(&path))?,
+        };
+        all.begin(number);
+        for entry in entries {
+            let name = entry.map_err(at(&path))?.file_name();
+            let Some(name) = name.to_str() else { continue };
+            if name.ends_with(PART) {
+                all.cut(number);
+            } else if name == WITHHELD {
+                let reason = pmc_files::read_to_string(&path.join(name), MAX_TEXT).unwrap_or_default();
+                all.withhold(number, reason.trim_end().to_owned());
+            } else if name.ends_with(SIDECAR) {
+                let sidecar = path.join(name);
+                match self.read_sidecar(number, &sidecar) {
+                    Ok(sidecar) => all.close(&sidecar),
+                    // The run has removed it meanwhile, before its file.
+                    Err(_) if is_gone(&sidecar) => {}
+                    Err(problem) => problems.push(problem),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a sidecar, and compares it with its place and the size of its file.
+    fn read_sidecar(&self, series: u64, path: &Path) -> Result<Sidecar, StoreError> {
+        let text = pmc_files::read_to_string(path, sidecar::MAX_SIZE).map_err(at(path))?;
+        let invalid = |source| StoreError::Sidecar {
+            path: path.to_owned(),
+            source,
+        };
+        let sidecar = Sidecar::parse(&text).map_err(invalid)?;
+        if sidecar.run != self.run {
+            return Err(invalid(InvalidSidecar::OtherRun));
+        }
+        let name = sidecar.file_name() + SIDECAR;
+        if sidecar.series != series
+            || sidecar.task != self.task
+            || path.file_name() != Some(OsStr::new(&name))
+        {
+            return Err(invalid(InvalidSidecar::OtherFile));
+        }
+        let file = path.with_extension("");
+        let size = pmc_files::open(&file).and_then(|file| Ok(file.metadata()?.len()));
+        match size.map_err(at(&file))? {
+            size if size == sidecar.bytes => Ok(sidecar),
+            size => {
+                let text = format!("it has {size} of {} bytes", sidecar.bytes);
+                Err(at(&file)(io::Error::new(io::ErrorKind::InvalidData, text)))
+            }
+        }
+    }
+
+    /// Creates a file, in place of one that was not closed.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub fn create(&self, series: u64, prefix: &Prefix, rank: u32) -> Result<File, StoreError> {
+        make_directory(&self.path)?;
+        make_directory(&self.series_path(series))?;
+        let path = self.file_path(series, prefix, rank, PART);
+        let destination = Destination::named(&path).map_err(at(&path))?;
+        destination.create_anew(FILE_MODE).map_err(at(&path))
+    }
+
+    /// Removes a file that was not closed.
+    pub fn discard(&self, series: u64, prefix: &Prefix, rank: u32) {
+        let path = self.file_path(series, prefix, rank, PART);
+        if let (Ok(folder), Some(name)) = (own_folder(&self.series_path(series)), path.file_name()) {
+            // One that is left keeps the series from counting, and goes with it.
+            let _ = fs::remove_file(folder.path().join(name));
+        }
+    }
+
+    /// Lets a file count that was created, written and synced.
+    ///
+    /// # Errors
+    /// It cannot get its name, or the sidecar cannot be written. The file does not count then.
+    pub fn publish(&self, sidecar: &Sidecar) -> Result<(), StoreError> {
+        self.rename(sidecar, Sync::Yes)?;
+        let directory = self.series_path(sidecar.series);
+        sync_directory(&directory).map_err(at(&directory))
+    }
+
+    /// As [`publish`](Self::publish), but nothing waits for the disk: after a loss of power, checksums tell
+    /// what is whole. For the disk of a node, which is not the only place of a file.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn publish_on_node(&self, sidecar: &Sidecar) -> Result<(), StoreError> {
+        self.rename(sidecar, Sync::No)
+    }
+
+    fn rename(&self, sidecar: &Sidecar, sync: Sync) -> Result<(), StoreError> {
+        let file = |ending| self.file_path(sidecar.series, &sidecar.prefix, sidecar.rank, ending);
+        let (part, name) = (file(PART), sidecar.file_name());
+        pmc_files::rename(&part, OsStr::new(&name)).map_err(at(&part))?;
+        let path = file(SIDECAR);
+        write_anew(&path, sidecar.text().as_bytes(), sync).map_err(at(&path))
+    }
+
+    /// Opens a file for reading, with its sidecar.
+    ///
+    /// # Errors
+    /// It is missing, or is not what the sidecar says.
+    pub fn open(&self, series: u64, prefix: &Prefix, rank: u32) -> Result<(File, Sidecar), StoreError> {
+        let sidecar = self.read_sidecar(series, &self.file_path(series, prefix, rank, SIDECAR))?;
+        let path = self.file_path(series, prefix, rank, "");
+        Ok((pmc_files::open(&path).map_err(at(&path))?, sidecar))
+    }
+
+    /// Reads all files of a series. Returns what is wrong with the first one that is damaged.
+    #[must_use]
+    pub fn damage(&self, number: u64, series: &Series) -> Option<String> {
+        series
+            .names()
+            .find_map(|(prefix, rank)| match self.is_whole(number, prefix, rank) {
+                Ok(true) => None,
+                Ok(false) => Some(format!("its file {prefix}.{rank} is damaged")),
+                Err(error) => Some(error.to_string()),
+            })
+    }
+
+    /// Chooses the series from which an attempt goes on. Damaged ones are withheld from now on.
+    #[must_use]
+    pub fn choose(&self, all: &mut AllSeries) -> Verified {
+        let mut verified = Verified::default();
+        while let Some(number) = all.given() {
+            let series = all.get(number).filter(|series| series.bytes() <= MAX_VERIFIED);
+            let Some(damage) = series.and_then(|series| self.damage(number, series)) else {
+                verified.given = Some(number);
+                break;
+            };
+            // If that cannot be noted, it is found again.
+            let _ = self.withhold(number, &damage);
+            all.withhold(number, damage.clone());
+            verified.problems.push((number, damage));
+        }
+        verified
+    }
+
+    /// Notes that a series is not to be given.
+    ///
+    /// # Errors
+    /// It cannot be noted.
+    pub fn withhold(&self, series: u64, reason: &str) -> Result<(), StoreError> {
+        let path = self.series_path(series).join(WITHHELD);
+        replace(&path, format!("{reason}\n").as_bytes()).map_err(at(&path))
+    }
+
+    /// Keeps the last message of the task; the end of one that is too long is left out.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn set_message(&self, text: &str) -> Result<(), StoreError> {
+        make_directory(&self.path)?;
+        let path = self.path.join(MESSAGE);
+        let text: String = text.chars().take(MAX_MESSAGE).collect();
+        replace(&path, text.as_bytes()).map_err(at(&path))
+    }
+
+    /// Returns the last message of the task.
+    #[must_use]
+    pub fn message(&self) -> Option<String> {
+        pmc_files::read_to_string(&self.path.join(MESSAGE), MAX_TEXT).ok()
+    }
+
+    /// Removes a series. The sidecars go first, so that no part of it counts.
+    ///
+    /// # Errors
+    /// Something cannot be removed.
+    pub fn remove_series(&self, series: u64) -> Result<(), StoreError> {
+        let path = self.series_path(series);
+        let Some(folder) = found(own_folder(&path))? else {
+            return Ok(());
+        };
+        let entries = fs::read_dir(folder.path()).into_iter().flatten().flatten();
+        for entry in
+            entries.filter(|entry| entry.file_name().as_encoded_bytes().ends_with(SIDECAR.as_bytes()))
+        {
+            fs::remove_file(entry.path()).map_err(at(&path.join(entry.file_name())))?;
+        }
+        remove_directory(&own_folder(&self.path)?, &path)
+    }
+
+    /// Removes the series below a number.
+    ///
+    /// # Errors
+    /// Something cannot be removed.
+    pub fn remove_below(&self, below: u64) -> Result<(), StoreError> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());
+        numbers
+            .filter(|number| *number < below)
+            .try_for_each(|number| self.remove_series(number))
+    }
+
+    /// Removes all that the task has saved.
+    ///
+    /// # Errors
+    /// Something cannot be removed.
+    pub fn remove(&self) -> Result<(), StoreError> {
+        let Some(store) = self.path.parent() else {
+            return Ok(());
+        };
+        match found(own_folder(store))? {
+            Some(store) => remove_directory(&store, &self.path),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::{BlockSums, Notice, Store};
+
+    fn prefix() -> Prefix {
+        Prefix::try_from("p").unwrap()
+    }
+
+    /// Saves a series of one file.
+    fn save(task: &TaskStore, series: u64, data: &[u8]) {
+        let mut file = task.create(series, &prefix(), 0).unwrap();
+        file.write_all(data).unwrap();
+        file.sync_all().unwrap();
+        task.publish(&sidecar(task, series, data)).unwrap();
+    }
+
+    fn sidecar(task: &TaskStore, series: u64, data: &[u8]) -> Sidecar {
+        let mut sums = BlockSums::default();
+        sums.add(data);
+        Sidecar {
+            series,
+            bytes: sums.bytes(),
+            crc32: sums.finish(),
+            ..task.sidecar(prefix())
+        }
+    }
+
+    fn place() -> (tempfile::TempDir, Store, TaskStore) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::make(&dir.path().join("w.dag")).unwrap();
+        let task = store.task(b"a/b").unwrap();
+        (dir, store, task)
+    }
+
+    fn chosen(task: &TaskStore) -> (Option<u64>, usize) {
+        let (mut all, _) = task.scan().unwrap();
+        let Verified { given, problems } = task.choose(&mut all);
+        (given, problems.len())
+    }
+
+    #[test]
+    fn what_was_saved_is_found_again() {
+        let (dir, store, task) = place();
+        let dag = dir.path().join("w.dag");
+        assert_eq!(
+            fs::metadata(store.path()).unwrap().permissions().mode() & 0o777,
+            0o700
+        );
+        assert_eq!(chosen(&task), (None, 0));
+        save(&task, 1, b"one");
+        save(&task, 2, b"two");
+        drop(task.create(3, &prefix(), 0).unwrap());
+        let again = Store::make(&dag).unwrap();
+        assert_eq!(again.id, store.id);
+        let tasks = again.tasks().unwrap();
+        assert_eq!(tasks.len(), 1);
+        assert_eq!(chosen(&tasks[0]), (Some(2), 0));
+        let (file, sidecar) = tasks[0].open(2, &prefix(), 0).unwrap();
+        assert!(verify(file, sidecar.bytes, &sidecar.crc32).unwrap());
+        let (all, problems) = task.scan().unwrap();
+        assert_eq!((all.last(), problems.len()), (3, 0));
+        task.remove_series(2).unwrap();
+        assert_eq!(chosen(&task), (Some(1), 0));
+        again.remove().unwrap();
+        assert!(Store::open(&dag).unwrap().is_none());
+    }
+
+    #[test]
+    fn damaged_series_are_not_given() {
+        let (_dir, _store, task) = place();
+        (1..=3).for_each(|series| save(&task, series, b"the same length"));
+        // A flipped byte.
+        fs::write(task.series_path(3).join("p.0"), b"the same lengtH").unwrap();
+        assert_eq!(chosen(&task), (Some(2), 1));
+        // It is noted.
+        assert_eq!(chosen(&task), (Some(2), 0));
+        let (all, _) = task.scan().unwrap();
+        assert_eq!(all.get(3).unwrap().withheld(), Some("its file p.0 is damaged"));
+        // A cut file.
+        fs::write(task.series_path(2).join("p.0"), b"the same").unwrap();
+        assert_eq!(chosen(&task), (Some(1), 0));
+        assert_eq!(task.scan().unwrap().1.len(), 1);
+        // A sidecar of another run.
+        let path = task.series_path(1).join("p.0.json");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace(&task.run, &"0".repeat(32))).unwrap();
+        assert_eq!(chosen(&task), (None, 0));
+        // One of another task, and a torn one.
+        fs::write(&path, text.replace("a%2Fb", "other")).unwrap();
+        assert_eq!(chosen(&task), (None, 0));
+        fs::write(&path, &text[..text.len() / 2]).unwrap();
+        assert_eq!(chosen(&task), (None, 0));
+        fs::write(&path, &text).unwrap();
+        assert_eq!(chosen(&task), (Some(1), 0));
+    }
+
+    #[test]
+    fn numbers_that_no_run_gives_are_no_series() {
+        let (_dir, _store, task) = place();
+        save(&task, 3, b"three");
+        for name in ["18446744073709551615", "007", "-1", "281474976710657"] {
+            fs::create_dir(task.path.join(name)).unwrap();
+        }
+        let (all, problems) = task.scan().unwrap();
+        assert_eq!((all.last(), problems.len()), (3, 0));
+    }
+
+    #[test]
+    fn what_a_run_removes_meanwhile_is_no_problem() {
+        let (_dir, _store, task) = place();
+        save(&task, 1, b"one");
+        let (mut all, mut problems) = (AllSeries::default(), Vec::new());
+        task.scan_series(2, &mut all, &mut problems).unwrap();
+        assert_eq!((all.last(), problems.len()), (0, 0));
+        assert!(is_gone(&task.series_path(2)));
+        // Without its file, a sidecar that is there is one.
+        fs::remove_file(task.series_path(1).join("p.0")).unwrap();
+        assert_eq!(task.scan().unwrap().1.len(), 1);
+    }
+
+    #[test]
+    fn a_store_that_is_none_is_refused() {
+        let (dir, store, _) = place();
+        let dag = dir.path().join("w.dag");
+        fs::write(store.path().join("id"), "17\n").unwrap();
+        assert!(matches!(Store::open(&dag), Err(StoreError::Id(_))));
+        fs::remove_dir_all(store.path()).unwrap();
+        fs::write(store.path(), "a file").unwrap();
+        assert!(Store::make(&dag).is_err());
+    }
+
+    #[test]
+    fn the_last_message_counts() {
+        let (_dir, _store, task) = place();
+        assert_eq!(task.message(), None);
+        task.set_message("step 1").unwrap();
+        task.set_message(&"ä".repeat(2 * MAX_MESSAGE)).unwrap();
+        assert_eq!(task.message(), Some("ä".repeat(MAX_MESSAGE)));
+    }
+
+    #[test]
+    fn the_notice_of_a_run() {
+        let (_dir, store, _) = place();
+        assert_eq!(store.notice(), Notice::default());
+        let notice = Notice {
+            drained: Some(1.5),
+            ends: None,
+        };
+        store.set_notice(notice).unwrap();
+        assert_eq!(store.notice(), notice);
+    }
+    #[test]
+    fn what_another_user_has_put_in_the_place_of_the_store_is_not_removed() {
+        use std::os::unix::fs::{chown, lchown, symlink};
+        let (dir, store, task) = place();
+        save(&task, 1, b"abc");
+        // A store of the user whose place a link takes.
+        let (away, own) = (dir.path().join("away"), dir.path().join("own"));
+        fs::rename(store.path(), &away).unwrap();
+        fs::create_dir_all(own.join(task.directory()).join("1")).unwrap();
+        let kept = own.join(task.directory()).join("1/a.json");
+        fs::write(&kept, "").unwrap();
+        symlink(&own, store.path()).unwrap();
+        if nix::unistd::geteuid().is_root() {
+            lchown(store.path(), Some(54321), None).unwrap();
+            chown(dir.path(), Some(54321), None).unwrap();
+            assert!(task.remove_series(1).is_err() && task.remove().is_err());
+            task.discard(1, &prefix(), 0);
+        }
+        store.remove().unwrap();
+        assert!(kept.exists() && away.exists() && !dir.path().join("w.dag.checkpoints").exists());
+    }
+}

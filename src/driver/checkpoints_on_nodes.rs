@@ -1,0 +1,244 @@
+//! Checkpoints that lie on the nodes of a run with agents: who has which file, and what follows from that.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use pmc_checkpoint::nodes::{Book, Given, MasterSays, NodeId, NodeSays, Orders, SavedFile};
+use pmc_checkpoint::{Store, StoreError, task_directory, task_name};
+
+use super::Run;
+use crate::node;
+use crate::protocol::{NodeChange, Rank, ToWorker};
+use crate::transport::MasterTransport;
+
+/// What the driver knows of checkpoints on nodes.
+#[derive(Debug, Default)]
+pub(super) struct OnNodes {
+    book: Book,
+    /// The stores of DAGs whose tasks have saved something, by their DAG files.
+    stores: BTreeMap<PathBuf, Store>,
+    /// A worker of each host that has an agent.
+    agents: BTreeMap<String, Rank>,
+    /// A node has said something: all others are to begin.
+    are_used: bool,
+}
+
+impl OnNodes {
+    /// Returns the DAG file with the store that has this id.
+    fn dag_of(&self, run: &str) -> Option<&Path> {
+        let mut stores = self.stores.iter();
+        stores
+            .find(|(_, store)| store.id() == run)
+            .map(|(dag, _)| dag.as_path())
+    }
+}
+
+impl<T: MasterTransport> Run<'_, T> {
+    /// Takes what a node says.
+    pub(super) fn hear_checkpoints(&mut self, from: Rank, said: NodeSays) {
+        let mut orders = Vec::new();
+        let node = from.0;
+        if !std::mem::replace(&mut self.checkpoints.on_nodes.are_used, true) {
+            let agents = self.checkpoints.on_nodes.agents.values();
+            let orders = agents.map(|rank| (rank.0, MasterSays::Begin)).collect();
+            self.send_orders(orders);
+        }
+        if let NodeSays::Has(file) = &said
+            && self.is_done(file)
+        {
+            let discard = MasterSays::Discard(file.clone());
+            return self.send_orders(vec![(node, discard)]);
+        }
+        let book = &mut self.checkpoints.on_nodes.book;
+        match said {
+            NodeSays::Begin { addresses, runs } => {
+                book.begin(node, addresses, &mut orders);
+                self.learn_stores();
+                let is_of_run = |run: &String| self.checkpoints.on_nodes.dag_of(run).is_some();
+                let known = runs.into_iter().filter(is_of_run);
+                orders.extend(known.map(|run| (node, MasterSays::Tell { run })));
+                orders.push((node, MasterSays::Notice(self.checkpoints.notice.into())));
+            }
+            NodeSays::Want {
+                number,
+                dag,
+                task,
+                submit,
+            } => {
+                let given = self.give(node, Path::new(OsStr::from_bytes(&dag)), &task, submit);
+                orders.push((node, MasterSays::Given { number, given }));
+            }
+            NodeSays::Has(file) => book.has(node, file, &mut orders),
+            NodeSays::HasNot(file) => book.has_not(node, &file, &mut orders),
+            NodeSays::Withhold {
+                run,
+                task,
+                series,
+                reason,
+            } => {
+                let shown = shown(&task);
+                tracing::warn!("Task {shown}: checkpoint {series} is not used again: {reason}");
+                book.withhold(&run, &task, series, reason);
+            }
+            NodeSays::Closed { dag, record } => {
+                if let Some(dag) = self.own_dag(Path::new(OsStr::from_bytes(&dag))) {
+                    node::append_record(&dag, &record);
+                }
+            }
+            NodeSays::Message { dag, task, text } => {
+                if let Some(dag) = self.own_dag(Path::new(OsStr::from_bytes(&dag))) {
+                    let store = Store::make(&dag).and_then(|store| store.task(&task));
+                    if let Err(error) = store.and_then(|store| store.set_message(&text)) {
+                        tracing::debug!("The message of a task is not kept: {error}");
+                    }
+                }
+            }
+        }
+        self.send_orders(orders);
+    }
+
+    fn send_orders(&mut self, orders: Orders) {
+        for (node, order) in orders {
+            self.out
+                .send_message(Rank(node), ToWorker::Checkpoint(Box::new(order)));
+        }
+    }
+
+    /// Returns the path of a DAG file that a node has named, if it is one of this run.
+    fn own_dag(&mut self, dag: &Path) -> Option<PathBuf> {
+        let root = &self.options.dag;
+        let mut all = self.out.dags.all().filter_map(|run| run.dag_file());
+        (root == dag || all.any(|own| own == dag)).then(|| dag.to_owned())
+    }
+
+    /// Opens the stores that the DAGs of the run have.
+    fn learn_stores(&mut self) {
+        let root = self.options.dag.clone();
+        let joined = self
+            .out
+            .dags
+            .all()
+            .filter_map(|run| run.dag_file().map(Path::to_owned));
+        let dags: Vec<PathBuf> = std::iter::once(root).chain(joined).collect();
+        for dag in dags {
+            if let Ok(Some(store)) = Store::open(&dag) {
+                self.checkpoints.on_nodes.stores.insert(dag, store);
+            }
+        }
+    }
+
+    /// Returns the store of a DAG of the run, which is made if it is missing.
+    fn store_of(&mut self, dag: &Path) -> Result<&Store, StoreError> {
+        let stores = &mut self.checkpoints.on_nodes.stores;
+        if !stores.contains_key(dag) {
+            stores.insert(dag.to_owned(), Store::make(dag)?);
+        }
+        self.checkpoints.are_some = true;
+        Ok(&self.checkpoints.on_nodes.stores[dag])
+    }
+
+    /// Returns from where an attempt goes on.
+    fn give(&mut self, node: NodeId, dag: &Path, task: &[u8], submit: u64) -> Result<Given, String> {
+        let dag = self.own_dag(dag).ok_or("the run has no such DAG")?;
+        let directory = task_directory(task).map_err(|error| error.to_string())?;
+        let run = self
+            .store_of(&dag)
+            .map_err(|error| error.to_string())?
+            .id()
+            .to_owned();
+        let book = &mut self.checkpoints.on_nodes.book;
+        let (last, series) = book.want(node, (&run, &directory), submit, 0);
+        let name = String::from_utf8_lossy(task);
+        match &series {
+            Some((number, _)) if *number == last => {
+                tracing::info!("Task {name} can go on from checkpoint {number}");
+            }
+            Some((number, _)) => {
+                tracing::warn!(
+                    "Task {name} goes on from checkpoint {number}: those up to {last} cannot be had"
+                );
+            }
+            None if last > 0 => tracing::warn!("Task {name} has no checkpoint that it can go on from"),
+            None => {}
+        }
+        Ok(Given { run, last, series })
+    }
+
+    /// Returns whether a file is that of a task that is done, or of no task of the run.
+    fn is_done(&mut self, file: &SavedFile) -> bool {
+        let Some(dag) = self.checkpoints.on_nodes.dag_of(&file.run).map(Path::to_owned) else {
+            return true;
+        };
+        let Some(name) = task_name(&file.task) else {
+            return true;
+        };
+        if dag != self.options.dag {
+            // A DAG that has ended has no store.
+            return !Store::path_for(&dag).exists();
+        }
+        let task = self.out.dags.root.dag.find(&name);
+        task.is_none_or(|task| self.master.is_done(task))
+    }
+
+    /// Notes a worker that has registered.
+    pub(super) fn note_agent(&mut self, from: Rank, host: &str) {
+        if !self.out.transport.is_dynamic() {
+            return;
+        }
+        let OnNodes { agents, are_used, .. } = &mut self.checkpoints.on_nodes;
+        let known = agents.get(host).copied();
+        // The others of its agent follow.
+        if known.is_none() {
+            agents.insert(host.to_owned(), from);
+            if *are_used {
+                self.send_orders(vec![(from.0, MasterSays::Begin)]);
+            }
+        }
+    }
+
+    /// Notes what has become of a node.
+    pub(super) fn note_node(&mut self, from: Rank, change: &NodeChange) {
+        if let NodeChange::Lost = change {
+            self.checkpoints.on_nodes.agents.retain(|_, rank| *rank != from);
+        }
+        let book = &mut self.checkpoints.on_nodes.book;
+        if book.is_empty() {
+            return;
+        }
+        let mut orders = Vec::new();
+        match change {
+            NodeChange::Silent => book.silence(from.0, true, &mut orders),
+            NodeChange::Back => book.silence(from.0, false, &mut orders),
+            NodeChange::Lost => book.lose(from.0, &mut orders),
+            NodeChange::Leaving | NodeChange::Cache(_) => {}
+        }
+        self.send_orders(orders);
+    }
+
+    /// Tells nodes what the run says to its tasks.
+    pub(super) fn tell_notice_to_nodes(&mut self) {
+        let notice = MasterSays::Notice(self.checkpoints.notice.into());
+        let nodes = self.checkpoints.on_nodes.book.nodes();
+        let orders = nodes.map(|node| (node, notice.clone())).collect();
+        self.send_orders(orders);
+    }
+
+    /// Has nodes remove what they have of a task that is done.
+    pub(super) fn remove_from_nodes(&mut self, dag: &Path, name: &[u8]) {
+        let OnNodes { book, stores, .. } = &mut self.checkpoints.on_nodes;
+        let (Some(store), Ok(task)) = (stores.get(dag), task_directory(name)) else {
+            return;
+        };
+        let mut orders = Vec::new();
+        book.done(store.id(), &task, &mut orders);
+        self.send_orders(orders);
+    }
+}
+
+/// Returns the name of the task with a directory, for messages.
+fn shown(directory: &str) -> String {
+    let name = task_name(directory).unwrap_or_default();
+    String::from_utf8_lossy(&name).into_owned()
+}
