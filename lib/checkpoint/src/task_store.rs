@@ -450,7 +450,7 @@ mod tests {
         save(&task, 2, b"two");
         drop(task.create(3, &prefix(), 0).unwrap());
         let again = Store::make(&dag).unwrap();
-        assert_eq!(again.id, store.id);
+        assert_eq!(again.id(), store.id());
         let tasks = again.tasks().unwrap();
         assert_eq!(tasks.len(), 1);
         assert_eq!(chosen(&tasks[0]), (Some(2), 0));
