@@ -3,7 +3,7 @@
 //!
 //! Nothing here wakes up before a task of the node saves its state, or the master orders something.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
@@ -63,6 +63,8 @@ struct State {
     known_to: Option<u64>,
     /// Files that other nodes may have, by key.
     offered: BTreeMap<String, PathBuf>,
+    /// Keys of copies that are coming in.
+    coming: BTreeSet<String>,
     /// What was asked, and the answers that have come.
     wants: BTreeMap<u64, Want>,
     last_number: u64,
@@ -254,7 +256,11 @@ impl Checkpoints {
                 .remove(&(run.to_owned(), task.directory().to_owned()));
             task.remove()?;
         } else {
+            // The master may have heard of them again while its order was on its way.
+            let files = task.take_stock_below(below)?;
             task.remove_below(below)?;
+            let files = files.iter().map(SavedFile::of);
+            files.for_each(|file| self.has_not(file));
         }
         self.state().offered.retain(|_, path| path.exists());
         Ok(())
@@ -270,8 +276,18 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Gets a copy of a file, while others orders are carried out.
+    /// Returns whether this node has a file.
+    fn is_here(task: &TaskStore, file: &SavedFile) -> bool {
+        let opened = task.open(file.series, &file.prefix, file.rank);
+        opened.is_ok_and(|(_, sidecar)| SavedFile::of(&sidecar) == *file)
+    }
+
+    /// Gets a copy of a file, while other orders are carried out.
     fn copy_in_background(self: &Arc<Self>, file: SavedFile, sources: Vec<Vec<String>>) {
+        // The master repeats an order that it has forgotten.
+        if !self.state().coming.insert(file.key()) {
+            return;
+        }
         let own = Arc::clone(self);
         let copy = file.clone();
         let copy = move || {
@@ -279,15 +295,19 @@ impl Checkpoints {
                 .store(&copy.run)
                 .ok()
                 .and_then(|store| store.task_in(&copy.task));
-            if !task.is_some_and(|task| own.fetch(&task, &copy, &sources)) {
-                own.has_not(copy);
+            match task {
+                Some(task) if Self::is_here(&task, &copy) => own.has(&task, copy.clone()),
+                Some(task) if own.fetch(&task, &copy, &sources) => {}
+                _ => own.has_not(copy.clone()),
             }
+            own.state().coming.remove(&copy.key());
         };
         if std::thread::Builder::new()
             .name("checkpoint".to_owned())
             .spawn(copy)
             .is_err()
         {
+            self.state().coming.remove(&file.key());
             self.has_not(file);
         }
     }

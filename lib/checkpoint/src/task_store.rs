@@ -118,8 +118,17 @@ impl TaskStore {
     /// # Errors
     /// The directory cannot be read. One that is missing is empty.
     pub fn take_stock(&self) -> Result<Vec<Sidecar>, StoreError> {
+        self.take_stock_below(u64::MAX)
+    }
+
+    /// The same for the series below a number.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn take_stock_below(&self, below: u64) -> Result<Vec<Sidecar>, StoreError> {
         let mut sidecars = Vec::new();
-        for (number, _) in self.scan()?.0.iter() {
+        let all = self.scan()?.0;
+        for (number, _) in all.iter().filter(|(number, _)| *number < below) {
             let path = self.series_path(number);
             let folder = own_folder(&path)?;
             for entry in fs::read_dir(folder.path()).map_err(at(&path))?.flatten() {

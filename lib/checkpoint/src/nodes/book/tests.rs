@@ -197,8 +197,11 @@ struct Model {
     submit: u64,
     next: u64,
     new_node: NodeId,
-    /// The newest series that was said to be safe, and is not lost since with both of its nodes.
+    /// The newest series that was said to be safe. It outlives the loss of one node, not of two before its
+    /// files have second places again.
     safe: u64,
+    /// A node was lost, and orders that follow are not done.
+    has_lost: bool,
 }
 
 impl Model {
@@ -213,6 +216,7 @@ impl Model {
             next: 1,
             new_node: 4,
             safe: 0,
+            has_lost: false,
         }
     }
 
@@ -232,8 +236,23 @@ impl Model {
         self.submit += 1;
         self.at = node;
         let (last, series) = self.book.want(node, ("r", "t"), self.submit, 0);
-        let there = self.disks.values().flatten().map(|(series, _)| *series).max();
-        prop_assert_eq!(series.as_ref().map(|(number, _)| *number), there);
+        let is_to_stay = |(node, series): &(NodeId, u64)| {
+            let drops =
+                |order: &MasterSays| matches!(order, MasterSays::Drop { below, .. } if series < below);
+            !self.orders.iter().any(|(to, order)| to == node && drops(order))
+        };
+        let of = |(node, disk): (&NodeId, &BTreeSet<(u64, u64)>)| {
+            let node = *node;
+            let series = disk.iter().map(move |(series, _)| (node, *series));
+            series.collect::<Vec<_>>()
+        };
+        let there = self.disks.iter().flat_map(of).filter(is_to_stay);
+        let there = there.map(|(_, series)| series).max();
+        // One that is told while the order to remove it is on its way may be given, too.
+        let given = series.as_ref().map(|(number, _)| *number);
+        let is_on = |disk: &BTreeSet<(u64, u64)>| disk.iter().any(|(series, _)| Some(*series) == given);
+        prop_assert!(given >= there, "{:?} {:?}", given, there);
+        prop_assert!(given.is_none() || self.disks.values().any(is_on));
         prop_assert!(last >= there.unwrap_or(0));
         prop_assert!(series.map_or(0, |(number, _)| number) >= self.safe);
         self.next = last + 1;
@@ -245,6 +264,7 @@ impl Model {
             return;
         }
         let (node, order) = self.orders.remove(0);
+        self.has_lost &= !self.orders.is_empty();
         let Some(disk) = self.disks.get_mut(&node) else {
             return;
         };
@@ -255,7 +275,8 @@ impl Model {
                     .disks
                     .iter()
                     .any(|(node, disk)| is_at(node) && disk.contains(&(file.series, file.submit)));
-                if there && works {
+                let has = self.disks[&node].contains(&(file.series, file.submit));
+                if has || there && works {
                     self.disks
                         .entry(node)
                         .or_default()
@@ -265,7 +286,18 @@ impl Model {
                     self.book.has_not(node, &file, &mut self.orders);
                 }
             }
-            MasterSays::Drop { below, .. } => disk.retain(|(series, _)| *series >= below),
+            MasterSays::Drop { below, .. } => {
+                let removed: Vec<_> = disk
+                    .iter()
+                    .filter(|(series, _)| *series < below)
+                    .copied()
+                    .collect();
+                disk.retain(|(series, _)| *series >= below);
+                for (series, submit) in removed {
+                    let file = file(series, submit, 0, 1);
+                    self.book.has_not(node, &file, &mut self.orders);
+                }
+            }
             MasterSays::Discard(file) => _ = disk.remove(&(file.series, file.submit)),
             MasterSays::Safe { series, .. } => self.safe = self.safe.max(series),
             _ => {}
@@ -273,15 +305,12 @@ impl Model {
     }
 
     fn lose(&mut self, node: NodeId) -> Result<(), TestCaseError> {
+        let has_safe = |disk: &&BTreeSet<(u64, u64)>| disk.iter().any(|(series, _)| *series == self.safe);
+        let is_safe = self.disks.values().filter(has_safe).count() >= 2;
         self.disks.remove(&node);
         self.orders.retain(|(to, _)| *to != node);
         self.book.lose(node, &mut self.orders);
-        // As many losses at a time as the store is not made for.
-        let holders = |series| {
-            let has = |disk: &&BTreeSet<(u64, u64)>| disk.iter().any(|(own, _)| *own == series);
-            self.disks.values().filter(has).count()
-        };
-        if holders(self.safe) == 0 {
+        if std::mem::replace(&mut self.has_lost, true) || !is_safe {
             self.safe = 0;
         }
         let new = self.new_node;
