@@ -83,12 +83,12 @@ impl<T: MasterTransport> Run<'_, T> {
                 book.withhold(&run, &task, series, reason);
             }
             NodeSays::Closed { dag, record } => {
-                if let Some(dag) = self.own_dag(Path::new(OsStr::from_bytes(&dag))) {
+                if let Some(dag) = self.dag_of_run(Path::new(OsStr::from_bytes(&dag))) {
                     node::append_record(&dag, &record);
                 }
             }
             NodeSays::Message { dag, task, text } => {
-                if let Some(dag) = self.own_dag(Path::new(OsStr::from_bytes(&dag))) {
+                if let Some(dag) = self.dag_of_run(Path::new(OsStr::from_bytes(&dag))) {
                     let store = Store::make(&dag).and_then(|store| store.task(&task));
                     if let Err(error) = store.and_then(|store| store.set_message(&text)) {
                         tracing::debug!("The message of a task is not kept: {error}");
@@ -107,7 +107,7 @@ impl<T: MasterTransport> Run<'_, T> {
     }
 
     /// Returns the path of a DAG file that a node has named, if it is one of this run.
-    fn own_dag(&mut self, dag: &Path) -> Option<PathBuf> {
+    fn dag_of_run(&mut self, dag: &Path) -> Option<PathBuf> {
         let root = &self.options.dag;
         let mut all = self.out.dags.all().filter_map(|run| run.dag_file());
         (root == dag || all.any(|own| own == dag)).then(|| dag.to_owned())
@@ -141,7 +141,7 @@ impl<T: MasterTransport> Run<'_, T> {
 
     /// Returns from where an attempt goes on.
     fn give(&mut self, node: NodeId, dag: &Path, task: &[u8], submit: u64) -> Result<Given, String> {
-        let dag = self.own_dag(dag).ok_or("the run has no such DAG")?;
+        let dag = self.dag_of_run(dag).ok_or("the run has no such DAG")?;
         let directory = task_directory(task).map_err(|error| error.to_string())?;
         let run = self
             .store_of(&dag)
