@@ -20,8 +20,8 @@ use super::pegasus::only_file;
 use super::programs::Build;
 use super::workflow::Planned;
 
-/// Names of the nodes.
-const NODES: [&str; 3] = ["n1", "n2", "n3"];
+/// Names of the nodes, and their addresses: launchers of MPI programs take those with the same address for one.
+const NODES: [(&str, &str); 3] = [("n1", "127.0.0.11"), ("n2", "127.0.0.12"), ("n3", "127.0.0.13")];
 /// Name of the controller among the daemons.
 const CONTROLLER: &str = "slurmctld";
 /// Runs a program in its own namespaces.
@@ -76,9 +76,10 @@ impl Cluster {
             lines.to_owned() + &configuration(top, has_own_hosts, control, [first, second, third]),
         )
         .expect("a configuration");
+        let hosts = NODES.map(|(name, address)| format!("{address} {name}\n"));
         fs::write(
             top.join("hosts"),
-            format!("127.0.0.1 localhost {} {}\n", host_name(), NODES.join(" ")),
+            format!("127.0.0.1 localhost {}\n{}", host_name(), hosts.concat()),
         )
         .expect("a list of hosts");
         fs::create_dir(top.join("state")).expect("a directory");
@@ -99,7 +100,7 @@ impl Cluster {
             cluster.directory.path().join("munge.socket").exists()
         });
         cluster.start_controller();
-        for node in NODES {
+        for (node, _) in NODES {
             for name in ["spool", "tmp"] {
                 fs::create_dir(cluster.directory.path().join(format!("{name}.{node}"))).expect("a directory");
             }
@@ -161,7 +162,7 @@ impl Cluster {
     /// Returns the host names that programs see on the nodes.
     pub fn node_names(&self) -> Vec<String> {
         if self.has_own_hosts {
-            NODES.map(str::to_owned).into()
+            NODES.map(|(name, _)| name.to_owned()).into()
         } else {
             vec![host_name()]
         }
@@ -397,7 +398,8 @@ fn configuration(top: &Path, has_own_hosts: bool, control: u16, ports: [u16; 3])
          AuthType=auth/munge\n\
          AuthInfo=socket={socket},cred_expire=20\n\
          CryptoType=crypto/munge\n\
-         CommunicationParameters=NoInAddrAny,NoCtldInAddrAny\n\
+         # Others take any address: answers go to that from which a step was started, 127.0.0.1.\n\
+         CommunicationParameters=NoCtldInAddrAny\n\
          ProctrackType=proctrack/linuxproc\n\
          TaskPlugin=task/none\n\
          SwitchType=switch/none\n\
@@ -434,16 +436,16 @@ fn configuration(top: &Path, has_own_hosts: bool, control: u16, ports: [u16; 3])
     } else {
         format!(" NodeHostname={}", host_name())
     };
-    for (node, port) in NODES.iter().zip(ports) {
+    for ((node, address), port) in NODES.iter().zip(ports) {
         let _ = writeln!(
             text,
-            "NodeName={node}{name} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=4000"
+            "NodeName={node}{name} NodeAddr={address} Port={port} CPUs=2 RealMemory=4000"
         );
     }
     let _ = writeln!(
         text,
         "PartitionName=main Nodes={} Default=YES MaxTime=INFINITE",
-        NODES.join(",")
+        NODES.map(|(name, _)| name).join(",")
     );
     text
 }
