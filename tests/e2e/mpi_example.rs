@@ -153,7 +153,7 @@ fn the_mpi_example_runs_on_two_hosts() {
 #[test]
 #[ignore = "needs Slurm and Open MPI: tests/run e2e"]
 fn the_mpi_example_runs_in_a_batch_job() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::with_own_addresses();
     for launcher in ["mpirun.openmpi", "srun"] {
         let folder = example();
         let submit = folder.path().join("submit/run");

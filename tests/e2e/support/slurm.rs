@@ -20,8 +20,8 @@ use super::pegasus::only_file;
 use super::programs::Build;
 use super::workflow::Planned;
 
-/// Names of the nodes, and their addresses: launchers of MPI programs take those with the same address for one.
-const NODES: [(&str, &str); 3] = [("n1", "127.0.0.11"), ("n2", "127.0.0.12"), ("n3", "127.0.0.13")];
+/// Names of the nodes.
+const NODES: [&str; 3] = ["n1", "n2", "n3"];
 /// Name of the controller among the daemons.
 const CONTROLLER: &str = "slurmctld";
 /// Runs a program in its own namespaces.
@@ -55,6 +55,16 @@ impl Cluster {
 
     /// The same, with more lines in its configuration.
     pub fn configured(lines: &str) -> Self {
+        Self::with(lines, &Addresses::one())
+    }
+
+    /// Starts a cluster whose nodes have different addresses. Launchers that start their processes by
+    /// themselves take nodes with the same address for one.
+    pub fn with_own_addresses() -> Self {
+        Self::with("", &Addresses::own())
+    }
+
+    fn with(lines: &str, addresses: &Addresses) -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
             "only root can start a Slurm cluster for tests"
@@ -73,15 +83,10 @@ impl Cluster {
         let [control, first, second, third] = free_ports();
         fs::write(
             top.join("slurm.conf"),
-            lines.to_owned() + &configuration(top, has_own_hosts, control, [first, second, third]),
+            lines.to_owned() + &configuration(top, has_own_hosts, control, [first, second, third], addresses),
         )
         .expect("a configuration");
-        let hosts = NODES.map(|(name, address)| format!("{address} {name}\n"));
-        fs::write(
-            top.join("hosts"),
-            format!("127.0.0.1 localhost {}\n{}", host_name(), hosts.concat()),
-        )
-        .expect("a list of hosts");
+        fs::write(top.join("hosts"), &addresses.hosts).expect("a list of hosts");
         fs::create_dir(top.join("state")).expect("a directory");
 
         let mut cluster = Self {
@@ -100,7 +105,7 @@ impl Cluster {
             cluster.directory.path().join("munge.socket").exists()
         });
         cluster.start_controller();
-        for (node, _) in NODES {
+        for node in NODES {
             for name in ["spool", "tmp"] {
                 fs::create_dir(cluster.directory.path().join(format!("{name}.{node}"))).expect("a directory");
             }
@@ -162,7 +167,7 @@ impl Cluster {
     /// Returns the host names that programs see on the nodes.
     pub fn node_names(&self) -> Vec<String> {
         if self.has_own_hosts {
-            NODES.map(|(name, _)| name.to_owned()).into()
+            NODES.map(str::to_owned).into()
         } else {
             vec![host_name()]
         }
@@ -388,7 +393,47 @@ fn last_lines(text: &str, number: usize) -> String {
     lines[lines.len().saturating_sub(number)..].join("\n")
 }
 
-fn configuration(top: &Path, has_own_hosts: bool, control: u16, ports: [u16; 3]) -> String {
+/// Where nodes are reached.
+struct Addresses {
+    nodes: [&'static str; 3],
+    /// The file with the addresses of names.
+    hosts: String,
+    /// What sockets are bound to.
+    parameters: &'static str,
+}
+
+impl Addresses {
+    /// All are this machine.
+    fn one() -> Self {
+        Self {
+            nodes: ["127.0.0.1"; 3],
+            hosts: format!("127.0.0.1 localhost {} {}\n", host_name(), NODES.join(" ")),
+            parameters: "NoInAddrAny,NoCtldInAddrAny",
+        }
+    }
+
+    fn own() -> Self {
+        let nodes = ["127.0.0.11", "127.0.0.12", "127.0.0.13"];
+        let mut hosts = format!("127.0.0.1 localhost {}\n", host_name());
+        for (name, address) in NODES.iter().zip(nodes) {
+            let _ = writeln!(hosts, "{address} {name}");
+        }
+        Self {
+            nodes,
+            hosts,
+            // Nodes answer to the address from which a step was started: 127.0.0.1.
+            parameters: "NoCtldInAddrAny",
+        }
+    }
+}
+
+fn configuration(
+    top: &Path,
+    has_own_hosts: bool,
+    control: u16,
+    ports: [u16; 3],
+    addresses: &Addresses,
+) -> String {
     let place = |name: &str| -> PathBuf { top.join(name) };
     let mut text = format!(
         "ClusterName=virtual\n\
@@ -398,8 +443,7 @@ fn configuration(top: &Path, has_own_hosts: bool, control: u16, ports: [u16; 3])
          AuthType=auth/munge\n\
          AuthInfo=socket={socket},cred_expire=20\n\
          CryptoType=crypto/munge\n\
-         # Others take any address: answers go to that from which a step was started, 127.0.0.1.\n\
-         CommunicationParameters=NoCtldInAddrAny\n\
+         CommunicationParameters={parameters}\n\
          ProctrackType=proctrack/linuxproc\n\
          TaskPlugin=task/none\n\
          SwitchType=switch/none\n\
@@ -422,6 +466,7 @@ fn configuration(top: &Path, has_own_hosts: bool, control: u16, ports: [u16; 3])
          # PMIx keeps its sockets here; nodes must not share it.\n\
          TmpFS={tmp}\n",
         host = host_name(),
+        parameters = addresses.parameters,
         socket = place("munge.socket").display(),
         state = place("state").display(),
         pid = place("slurmctld.pid").display(),
@@ -436,7 +481,7 @@ fn configuration(top: &Path, has_own_hosts: bool, control: u16, ports: [u16; 3])
     } else {
         format!(" NodeHostname={}", host_name())
     };
-    for ((node, address), port) in NODES.iter().zip(ports) {
+    for ((node, address), port) in NODES.iter().zip(addresses.nodes).zip(ports) {
         let _ = writeln!(
             text,
             "NodeName={node}{name} NodeAddr={address} Port={port} CPUs=2 RealMemory=4000"
@@ -445,7 +490,7 @@ fn configuration(top: &Path, has_own_hosts: bool, control: u16, ports: [u16; 3])
     let _ = writeln!(
         text,
         "PartitionName=main Nodes={} Default=YES MaxTime=INFINITE",
-        NODES.map(|(name, _)| name).join(",")
+        NODES.join(",")
     );
     text
 }
