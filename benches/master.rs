@@ -12,10 +12,13 @@
 //! --bench master -- mixed`) selects workflows by name.
 //!
 //! The line `10,000 agents` measures scheduler and agent transport together (`master/agents.rs`), the line
-//! `simulated run` what `pmc simulate` does.
+//! `simulated run` what `pmc simulate` does, the lines `gang of …` a task over many of 10,000 hosts
+//! (`master/gangs.rs`).
 
 #[path = "master/agents.rs"]
 mod agents;
+#[path = "master/gangs.rs"]
+mod gangs;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -139,6 +142,21 @@ fn main() {
     }
     if "simulated run".contains(filter) {
         simulated_run(largest, rounds);
+    }
+    for nodes in [100, 1000] {
+        let what = format!("gang of {nodes} hosts of {}", gangs::HOSTS);
+        if what.contains(filter) {
+            let measured: Vec<_> = (0..rounds).map(|_| gangs::measure(nodes)).collect();
+            let least = |time: fn(&gangs::Times) -> Duration| {
+                measured.iter().map(time).min().unwrap_or_default().as_secs_f64() * 1e3
+            };
+            println!(
+                "{what:<36} {:.2} ms to place it, {:.2} ms to reserve hosts (bar 2 ms), {:.2} ms after each end",
+                least(|times| times.place),
+                least(|times| times.reserve),
+                least(|times| times.next),
+            );
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The example with a parallel program on one machine, and on hosts that SSH reaches.
+//! The example with a parallel program on one machine, on hosts that SSH reaches, and in a batch job.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,8 +11,10 @@ use tempfile::TempDir;
 use testutils::node_faults::network::Network;
 
 use crate::support::command::Program;
+use crate::support::pegasus::only_file;
 use crate::support::programs::{Build, project};
 use crate::support::server::system_program;
+use crate::support::slurm::Cluster;
 
 /// Longest time until a server takes connections.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -76,10 +78,13 @@ fn the_mpi_example_runs_on_two_hosts() {
         let keygen = Program::from_line("ssh-keygen -q -t ed25519 -N").args(["", "-f"]);
         keygen.arg(path(name)).run().ok();
     }
-    let set: Vec<String> = OPEN_MPI
+    let mut set: Vec<String> = OPEN_MPI
         .iter()
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
+    // Files there have the names of host, user and process: those of other tests have the same.
+    fs::create_dir(path("tmp")).expect("a directory");
+    set.push(format!("TMPDIR={}", path("tmp").display()));
     let server = format!(
         "HostKey {0}/host\nAuthorizedKeysFile {0}/key.pub\nPidFile none\nStrictModes no\nUsePAM no\nSetEnv {1}\n",
         folder.path().display(),
@@ -142,4 +147,46 @@ fn the_mpi_example_runs_on_two_hosts() {
     assert!(result.status.success(), "{said}");
     assert_summary(&path("pmc-runs/mpi/latest/output/summary.txt"), &["n1", "n2"]);
     drop(nodes);
+}
+
+/// The script is submitted as the planner has written it.
+#[test]
+#[ignore = "needs Slurm and Open MPI: tests/run e2e"]
+fn the_mpi_example_runs_in_a_batch_job() {
+    let cluster = Cluster::with_own_addresses();
+    for launcher in ["mpirun.openmpi", "srun"] {
+        let folder = example();
+        let submit = folder.path().join("submit/run");
+        Program::new(Build::Local.program("pmc-plan"))
+            .in_directory(folder.path())
+            .args(["--sites", "local", "--output-sites", "local", "--cleanup", "none"])
+            .args(["--dir", "submit", "--relative-submit-dir", "run"])
+            .args([
+                "--nodes",
+                "2",
+                "--ntasks-per-node",
+                "2",
+                "--walltime",
+                "10",
+                "--batch",
+                "slurm",
+            ])
+            .arg("mpi/workflow.yml")
+            .run()
+            .ok();
+        let submitted = cluster
+            .job_command("sbatch")
+            .args([
+                OsStr::new("--parsable"),
+                only_file(&submit, ".sbatch").as_os_str(),
+            ])
+            .in_directory(&submit)
+            .env("MPICC", "mpicc.openmpi")
+            .env("MPIRUN", launcher)
+            .run()
+            .ok();
+        cluster.job(submitted.stdout.trim()).assert_ends_as("COMPLETED");
+        let summary = only_file(folder.path(), "output").join("summary.txt");
+        assert_summary(&summary, &["n1", "n2"]);
+    }
 }

@@ -175,6 +175,15 @@ pub fn server_bin() -> PathBuf {
     bin
 }
 
+/// Returns the directory `bin` of the Python environment with a kind of MPI: `openmpi`, `mpich` or `impi-rt`.
+pub fn mpi_environment(name: &str) -> PathBuf {
+    let bin = target_dir().join("python-mpi").join(name).join("bin");
+    if !bin.join("mpiexec").exists() {
+        missing("a Python environment with MPI", &bin);
+    }
+    bin
+}
+
 /// Returns the directory `bin` of the Python environment with the validator of RO-Crate.
 pub fn validator_bin() -> PathBuf {
     let bin = target_dir().join("validator/bin");

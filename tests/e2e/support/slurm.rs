@@ -55,6 +55,16 @@ impl Cluster {
 
     /// The same, with more lines in its configuration.
     pub fn configured(lines: &str) -> Self {
+        Self::with(lines, &Addresses::one())
+    }
+
+    /// Starts a cluster whose nodes have different addresses. Launchers that start their processes by
+    /// themselves take nodes with the same address for one.
+    pub fn with_own_addresses() -> Self {
+        Self::with("", &Addresses::own())
+    }
+
+    fn with(lines: &str, addresses: &Addresses) -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
             "only root can start a Slurm cluster for tests"
@@ -73,14 +83,10 @@ impl Cluster {
         let [control, first, second, third] = free_ports();
         fs::write(
             top.join("slurm.conf"),
-            lines.to_owned() + &configuration(top, has_own_hosts, control, [first, second, third]),
+            lines.to_owned() + &configuration(top, has_own_hosts, control, [first, second, third], addresses),
         )
         .expect("a configuration");
-        fs::write(
-            top.join("hosts"),
-            format!("127.0.0.1 localhost {} {}\n", host_name(), NODES.join(" ")),
-        )
-        .expect("a list of hosts");
+        fs::write(top.join("hosts"), &addresses.hosts).expect("a list of hosts");
         fs::create_dir(top.join("state")).expect("a directory");
 
         let mut cluster = Self {
@@ -387,7 +393,47 @@ fn last_lines(text: &str, number: usize) -> String {
     lines[lines.len().saturating_sub(number)..].join("\n")
 }
 
-fn configuration(top: &Path, has_own_hosts: bool, control: u16, ports: [u16; 3]) -> String {
+/// Where nodes are reached.
+struct Addresses {
+    nodes: [&'static str; 3],
+    /// The file with the addresses of names.
+    hosts: String,
+    /// What sockets are bound to.
+    parameters: &'static str,
+}
+
+impl Addresses {
+    /// All are this machine.
+    fn one() -> Self {
+        Self {
+            nodes: ["127.0.0.1"; 3],
+            hosts: format!("127.0.0.1 localhost {} {}\n", host_name(), NODES.join(" ")),
+            parameters: "NoInAddrAny,NoCtldInAddrAny",
+        }
+    }
+
+    fn own() -> Self {
+        let nodes = ["127.0.0.11", "127.0.0.12", "127.0.0.13"];
+        let mut hosts = format!("127.0.0.1 localhost {}\n", host_name());
+        for (name, address) in NODES.iter().zip(nodes) {
+            let _ = writeln!(hosts, "{address} {name}");
+        }
+        Self {
+            nodes,
+            hosts,
+            // Nodes answer to the address from which a step was started: 127.0.0.1.
+            parameters: "NoCtldInAddrAny",
+        }
+    }
+}
+
+fn configuration(
+    top: &Path,
+    has_own_hosts: bool,
+    control: u16,
+    ports: [u16; 3],
+    addresses: &Addresses,
+) -> String {
     let place = |name: &str| -> PathBuf { top.join(name) };
     let mut text = format!(
         "ClusterName=virtual\n\
@@ -397,7 +443,7 @@ fn configuration(top: &Path, has_own_hosts: bool, control: u16, ports: [u16; 3])
          AuthType=auth/munge\n\
          AuthInfo=socket={socket},cred_expire=20\n\
          CryptoType=crypto/munge\n\
-         CommunicationParameters=NoInAddrAny,NoCtldInAddrAny\n\
+         CommunicationParameters={parameters}\n\
          ProctrackType=proctrack/linuxproc\n\
          TaskPlugin=task/none\n\
          SwitchType=switch/none\n\
@@ -420,6 +466,7 @@ fn configuration(top: &Path, has_own_hosts: bool, control: u16, ports: [u16; 3])
          # PMIx keeps its sockets here; nodes must not share it.\n\
          TmpFS={tmp}\n",
         host = host_name(),
+        parameters = addresses.parameters,
         socket = place("munge.socket").display(),
         state = place("state").display(),
         pid = place("slurmctld.pid").display(),
@@ -434,10 +481,10 @@ fn configuration(top: &Path, has_own_hosts: bool, control: u16, ports: [u16; 3])
     } else {
         format!(" NodeHostname={}", host_name())
     };
-    for (node, port) in NODES.iter().zip(ports) {
+    for ((node, address), port) in NODES.iter().zip(addresses.nodes).zip(ports) {
         let _ = writeln!(
             text,
-            "NodeName={node}{name} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=4000"
+            "NodeName={node}{name} NodeAddr={address} Port={port} CPUs=2 RealMemory=4000"
         );
     }
     let _ = writeln!(
