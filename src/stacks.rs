@@ -5,15 +5,15 @@
 //! prints what it has found, and ends. As long as it lives, at most [`LIMIT`], it may hold them up.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
 use nix::unistd::Pid;
 use pmc_control::HostStacks;
 
+use crate::exit;
 use crate::host::{OWN_PROGRAM, own_path};
-use crate::{exit, logging};
 
 /// First word of the command line of such a process. Then come 1 for all threads or 0, and process groups.
 const TRACE: &str = "--trace-processes";
@@ -94,6 +94,9 @@ pub(crate) fn main(arguments: &[OsString]) -> Option<ExitCode> {
     // Its end lets all go on that it has stopped.
     nix::unistd::alarm::set(LIMIT);
     let stacks = pmc_stacks::trace(&groups, *all_threads == "1");
-    logging::print(&serde_json::to_string(&stacks).unwrap_or_default());
-    Some(ExitCode::from(exit::SUCCESS))
+    let printed = serde_json::to_vec(&stacks)
+        .map_err(io::Error::other)
+        .and_then(|text| io::stdout().write_all(&text));
+    let code = printed.map_or(exit::FAILURE, |()| exit::SUCCESS);
+    Some(ExitCode::from(code))
 }

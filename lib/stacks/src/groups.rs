@@ -41,9 +41,13 @@ fn is_of_mpi(function: &str) -> bool {
     name.starts_with("MPI_") || (name.starts_with("mpi_") && name.ends_with('_'))
 }
 
-/// Leaves out what a call of MPI does inside its library: it looks for messages in a loop, so that each rank
-/// that waits is somewhere else in it.
-fn without_inside_of_mpi(frames: &mut Vec<Frame>) {
+/// Leaves out what has called `main`, and what a call of MPI does inside its library: it looks for messages in
+/// a loop, so that each rank that waits is somewhere else in it.
+fn without_inside_of_libraries(frames: &mut Vec<Frame>) {
+    let is_main = |frame: &Frame| frame.function.as_deref() == Some("main");
+    if let Some(main) = frames.iter().rposition(is_main) {
+        frames.truncate(main + 1);
+    }
     let is_call = |frame: &Frame| frame.function.as_deref().is_some_and(is_of_mpi);
     // The outermost one of those that the program has called.
     if let Some(call) = frames.iter().rposition(is_call) {
@@ -55,7 +59,7 @@ fn without_inside_of_mpi(frames: &mut Vec<Frame>) {
 }
 
 /// Brings the stacks of hosts together: each is there once, those of most threads first. Without `is_full`,
-/// what is inside of MPI is left out.
+/// what is inside of MPI is left out, and what calls `main`.
 #[must_use]
 pub fn merge(hosts: Vec<(String, HostStacks)>, is_full: bool) -> Vec<Group> {
     let mut groups: BTreeMap<Result<Vec<Frame>, String>, Vec<Holder>> = BTreeMap::new();
@@ -77,7 +81,7 @@ pub fn merge(hosts: Vec<(String, HostStacks)>, is_full: bool) -> Vec<Group> {
                 .collect();
             let mut frames = stack.frames;
             if !is_full {
-                without_inside_of_mpi(&mut frames);
+                without_inside_of_libraries(&mut frames);
             }
             groups.entry(Ok(frames)).or_default().extend(holders);
         }
@@ -256,6 +260,7 @@ mod tests {
                 frame("PMPI_Recv", None),
                 frame("MPI_Recv", Some(3)),
                 main.clone(),
+                frame("_start", None),
             ]
         };
         let sleeps = vec![frame("nanosleep", None), frame("main", Some(7))];

@@ -114,7 +114,7 @@ pub struct Stack {
     /// Show all threads, not only the first one of each process
     #[arg(long)]
     pub threads: bool,
-    /// Show also what a call of MPI does inside its library
+    /// Show also what a call of MPI does inside its library, and what has called main
     #[arg(long)]
     pub full: bool,
 }
