@@ -1,8 +1,9 @@
 //! What the processes of a task do: traced by a process of its own.
 //!
-//! A worker must not trace its children itself: it waits for their ends, and would take a stop for one. Besides, what
-//! is read of their programs may be damaged. So this program starts itself once more, which traces them,
-//! prints what it has found, and ends. As long as it lives, at most [`LIMIT`], it may hold them up.
+//! A worker must not trace its children itself: it waits for their ends, and would take a stop for one.
+//! Besides, what is read of their programs may be damaged. So this program starts itself once more, which
+//! traces them, prints what it has found, and ends. As long as it lives, at most [`LIMIT`], it may hold them
+//! up.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _, Write as _};

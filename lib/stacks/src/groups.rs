@@ -41,8 +41,8 @@ fn is_of_mpi(function: &str) -> bool {
     name.starts_with("MPI_") || (name.starts_with("mpi_") && name.ends_with('_'))
 }
 
-/// Leaves out what has called `main`, and what a call of MPI does inside its library: it looks for messages in
-/// a loop, so that each rank that waits is somewhere else in it.
+/// Leaves out what has called `main`, and what a call of MPI does inside its library: it looks for messages
+/// in a loop, so that each rank that waits is somewhere else in it.
 fn without_inside_of_libraries(frames: &mut Vec<Frame>) {
     let is_main = |frame: &Frame| frame.function.as_deref() == Some("main");
     if let Some(main) = frames.iter().rposition(is_main) {

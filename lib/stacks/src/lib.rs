@@ -2,8 +2,9 @@
 //! have debug information.
 //!
 //! With the feature `trace`, [`trace`] stops the processes for a moment, one after the other, and reads their
-//! registers and stacks ([`ptrace`](https://man7.org/linux/man-pages/man2/ptrace.2.html)). That needs no debugger and
-//! no change of the programs. Hundreds of ranks usually do one of a few things: [`merge`] shows each once.
+//! registers and stacks ([`ptrace`](https://man7.org/linux/man-pages/man2/ptrace.2.html)). That needs no
+//! debugger and no change of the programs. Hundreds of ranks usually do one of a few things: [`merge`] shows
+//! each once.
 
 mod groups;
 #[cfg(feature = "trace")]

@@ -33,7 +33,7 @@ fn members(groups: &[Pid]) -> Vec<Pid> {
         .collect()
 }
 
-/// Returns the processes of these groups and below these that have no children, or these themselves, and how many more there are.
+/// Returns the processes of these groups, and below them, that have no children, and how many more there are.
 /// If some have ranks, only those.
 pub(crate) fn find(roots: &[Pid]) -> (Vec<Process>, usize) {
     let mut left: Vec<Pid> = roots.to_vec();
