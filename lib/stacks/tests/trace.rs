@@ -48,7 +48,7 @@ int main(void) {
 /// Builds the program, or returns `None` without a compiler.
 fn build(folder: &Path, options: &[&str]) -> Option<std::path::PathBuf> {
     let (source, program) = (folder.join("solver.c"), folder.join("solver"));
-    std::fs::write(&source, PROGRAM).unwrap();
+    std::fs::write(&source, PROGRAM).expect("a source");
     let mut command = Command::new("cc");
     command
         .args(options)
@@ -71,11 +71,14 @@ impl Drop for Ended {
 }
 
 fn start(program: &Path) -> Ended {
-    let mut child = Command::new(program).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = Command::new(program)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process");
     let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap())
+    BufReader::new(child.stdout.take().expect("its output"))
         .read_line(&mut line)
-        .unwrap();
+        .expect("a line");
     assert_eq!(line, "ready\n");
     Ended(child)
 }
@@ -89,7 +92,7 @@ fn functions(frames: &[Frame]) -> Vec<&str> {
 
 /// Traces until the first thread has come to its place.
 fn traced(program: &Ended, all_threads: bool) -> HostStacks {
-    let pid = i32::try_from(program.0.id()).unwrap();
+    let pid = i32::try_from(program.0.id()).expect("a number");
     let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
     loop {
         let stacks = trace(&[pid], all_threads);
