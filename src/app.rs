@@ -17,7 +17,7 @@ use crate::logging::print;
 use crate::options::WorkerOptions;
 use crate::run::{LocalRun, run_local};
 use crate::signals::{self, Process};
-use crate::{host, logging};
+use crate::{host, logging, stacks};
 
 /// Runs the program. `words` is the command line, including the name of the program.
 #[must_use]
@@ -34,6 +34,9 @@ pub fn main(words: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> Exi
         .cloned()
         .unwrap_or_else(|| "pegasus-mpi-cluster".into());
     let arguments = words.get(1..).unwrap_or_default();
+    if let Some(code) = stacks::main(arguments) {
+        return code;
+    }
     match cli::parse(&program, arguments, lookup) {
         Err(EarlyExit {
             text,

@@ -37,6 +37,7 @@ mod run;
 mod scheduler;
 mod signals;
 pub mod simulate;
+pub(crate) mod stacks;
 mod transport;
 mod worker;
 

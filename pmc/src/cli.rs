@@ -19,7 +19,7 @@ mod views;
 
 pub use attach::{Attach, From, OnOverflow, Timestamp};
 pub use checkpoint::{Checkpoint, CheckpointAction, Message};
-pub use control::{Drain, Kill, Nodes, Submit, Why};
+pub use control::{Drain, Kill, Nodes, Stack, Submit, Why};
 pub use log::Log;
 pub use packed::{PackedOutput, Unpack};
 pub use pegasus::PegasusProgram;
@@ -72,6 +72,8 @@ pub enum Command {
     Nodes(Nodes),
     /// Say why a task of a running workflow waits
     Why(Why),
+    /// Show what the processes of a running task do: functions, files and lines
+    Stack(Stack),
     /// Send a signal to a running task
     Kill(Kill),
     /// Let a running workflow start no more tasks

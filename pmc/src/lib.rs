@@ -79,6 +79,7 @@ pub fn main() -> ExitCode {
         cli::Command::Unpack(arguments) => (commands::unpack::unpack(&arguments), false),
         cli::Command::Nodes(arguments) => (commands::control::nodes(&arguments), false),
         cli::Command::Why(arguments) => (commands::control::why(&arguments), false),
+        cli::Command::Stack(arguments) => (commands::stack::stack(&arguments), false),
         cli::Command::Kill(arguments) => (commands::control::kill(&arguments), false),
         cli::Command::Drain(arguments) => (commands::control::drain(&arguments), false),
         cli::Command::Submit(arguments) => (commands::control::submit(&arguments), false),

@@ -93,6 +93,9 @@ pub(super) trait Members: fmt::Debug + Send + Sync {
 
     /// Ends all gangs of which this host is a member.
     fn leave_all(&self);
+
+    /// The process groups of a gang of which this host is a member.
+    fn groups(&self, submit: SubmitId) -> Vec<Pid>;
 }
 
 /// What a member has left of a gang.
@@ -185,6 +188,13 @@ impl Members for Channels {
     fn leave(&self, submit: SubmitId) -> Option<Leftover> {
         let token = self.gangs.token_of(submit)?;
         self.gangs.end(token, Some(END_TIMEOUT))
+    }
+
+    fn groups(&self, submit: SubmitId) -> Vec<Pid> {
+        let all = self.gangs.lock();
+        let found = all.values().find(|gang| gang.submit == submit && !gang.is_lead);
+        let groups = found.into_iter().flat_map(|gang| &gang.groups);
+        groups.copied().map(Pid::from_raw).collect()
     }
 
     fn leave_all(&self) {

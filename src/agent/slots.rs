@@ -18,10 +18,11 @@ use crate::bell::Bell;
 use crate::interrupt::Interrupt;
 use crate::options::WorkerOptions;
 use crate::protocol::{
-    EarlierAttempt, EarlierGang, EarlierMember, Membership, NodeChange, Rank, Registration, SubmitId,
-    ToMaster, ToWorker,
+    AnswerBody, AttemptAnswer, AttemptRequest, EarlierAttempt, EarlierGang, EarlierMember, Membership,
+    NodeChange, Rank, Registration, RequestBody, SubmitId, ToMaster, ToWorker,
 };
 use crate::requests::AttemptHandle as _;
+use crate::stacks;
 use crate::transport::agents::messages::{self, Content};
 use crate::transport::{TransportError, WorkerTransport, parts};
 use crate::worker::{self, RunningAttempt};
@@ -217,6 +218,7 @@ impl Slots {
         match &message {
             ToWorker::Join(membership) => return self.join_gang(slot, membership),
             ToWorker::Leave { submit } => return self.leave_gang(slot, *submit),
+            ToWorker::Request(request) if self.trace_member(slot, request) => return,
             _ => {}
         }
         if let ToWorker::Run(task) = &message {
@@ -295,6 +297,27 @@ impl Slots {
         if let Err(error) = thread::spawn("leave", leave) {
             tracing::error!("Unable to leave a gang: {}", pmc_dag::reason(&error));
         }
+    }
+
+    /// Answers a request for what a gang does here of which the slot is a member. Returns whether it was one.
+    fn trace_member(&self, slot: &Slot, request: &AttemptRequest) -> bool {
+        let RequestBody::Stacks { all_threads } = request.body else {
+            return false;
+        };
+        let state = lock(&slot.state);
+        let Some(members) = self.members.as_ref().filter(|_| {
+            let member = state.member.as_ref();
+            member.is_some_and(|member| member.submit == request.submit)
+        }) else {
+            return false;
+        };
+        let (link, rank, number) = (Arc::clone(&self.link), slot.rank, request.number);
+        stacks::trace(members.groups(request.submit), all_threads, move |found| {
+            let body = AnswerBody::Stacks(found.map(Box::new));
+            let answer = ToMaster::Answer(Box::new(AttemptAnswer { number, body }));
+            say(&link, rank, &answer);
+        });
+        true
     }
 
     /// Sends a message to all slots.

@@ -34,6 +34,8 @@ const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
 const SUBMIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for a worker to answer. One that is lost does not answer.
 const TAP_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same if it has to trace many processes.
+const STACKS_TIMEOUT: Duration = Duration::from_secs(35);
 /// Time at the end of a run to pass on what the driver has answered.
 const LAST_ANSWERS: Duration = Duration::from_millis(200);
 /// Time until the next attempt to take a connection after one that has failed.
@@ -371,6 +373,7 @@ fn start(request: Request, control: &Control, wake: &(dyn Fn() + Send + Sync)) -
     let timeout = match &request {
         Request::Tap(_) | Request::Push(_) | Request::Redirect(_) => TAP_TIMEOUT,
         Request::Submit { .. } => SUBMIT_TIMEOUT,
+        Request::Stacks(_) => STACKS_TIMEOUT,
         _ => DRIVER_TIMEOUT,
     };
     let (answer, answers) = sync_channel(1);

@@ -92,6 +92,12 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.requests.ask(&mut self.run, asked, answer);
                 return Ok(());
             }
+            Request::Workers { task } => self.run.workers_of(guest, &task),
+            Request::Stacks(request) => {
+                let asked = self.run.stacks_request(guest, &request);
+                self.requests.ask(&mut self.run, asked, answer);
+                return Ok(());
+            }
             Request::Tail(_) if guest.is_some() => Answer::Refused(
                 "in a workflow that was handed to another run, only tasks that run can be redirected"
                     .to_owned(),

@@ -3,7 +3,7 @@
 use std::sync::mpsc::SyncSender;
 
 use nix::sys::signal::Signal;
-use pmc_control::{Answer, Output, PushRequest, RedirectRequest, StreamOutput, TapRequest};
+use pmc_control::{Answer, Output, PushRequest, RedirectRequest, StacksRequest, StreamOutput, TapRequest};
 use pmc_dag::{Dag, Stdin, Task, TaskId};
 
 use super::Run;
@@ -16,6 +16,7 @@ use crate::protocol::{
 };
 use crate::requests::{AttemptHandle, PendingRequest, PendingRequests};
 use crate::scheduler::Outbox as _;
+use crate::stacks::{self, Traced};
 use crate::transport::MasterTransport;
 
 /// An attempt, and what is asked of it.
@@ -78,6 +79,13 @@ impl Requests {
         };
         let (worker, submit) = (Rank(target.worker), SubmitId(target.attempt));
         if let Some(attempt) = run.out.transport.attempt_of(worker) {
+            if let RequestBody::Stacks { all_threads } = body {
+                let leader = attempt.leader(submit);
+                stacks::trace(leader, all_threads, move |found| {
+                    let _ = answer.send(Reply::Answer(stacks_or_reason(found)));
+                });
+                return;
+            }
             let _ = answer.send(answer_at_once(attempt, target, &body));
             return;
         }
@@ -107,6 +115,7 @@ impl Requests {
             }
             AnswerBody::Written(taken) => Reply::Answer(describe(&target, taken)),
             AnswerBody::Redirected(answer) => Reply::Redirected(target, answer),
+            AnswerBody::Stacks(found) => Reply::Answer(stacks_or_reason(found.map(|stacks| *stacks))),
         };
         let _ = to.send(reply);
     }
@@ -242,6 +251,30 @@ impl<T: MasterTransport> Run<'_, T> {
         })
     }
 
+    /// Returns what a request for stacks asks.
+    pub(super) fn stacks_request(
+        &self,
+        guest: Option<u32>,
+        request: &StacksRequest,
+    ) -> Result<TaskRequest, Box<Answer>> {
+        let target = self.find_attempt(guest, &request.task, Some(request.attempt))?;
+        let body = RequestBody::Stacks {
+            all_threads: request.all_threads,
+        };
+        Ok(TaskRequest { target, body })
+    }
+
+    /// Says which workers take part in the running attempt of a task, and where they are.
+    pub(super) fn workers_of(&self, guest: Option<u32>, task: &str) -> Answer {
+        match self.find_attempt(guest, task, None) {
+            Err(none) => *Box::<Answer>::from(none),
+            Ok(Target { worker, attempt, .. }) => Answer::Workers {
+                attempt,
+                workers: self.master.taking_part(Rank(worker), SubmitId(attempt)),
+            },
+        }
+    }
+
     /// Sends a signal to an attempt.
     pub(super) fn signal(&mut self, worker: Rank, submit: SubmitId, signal: i32) {
         if let Some(attempt) = self.out.transport.attempt_of(worker) {
@@ -319,6 +352,8 @@ fn answer_at_once(attempt: &dyn AttemptHandle, target: Target, body: &RequestBod
         RequestBody::Write(WriteRequest { bytes, is_end }) => {
             Reply::Answer(describe(&target, attempt.write(submit, bytes, *is_end)))
         }
+        // It takes a while: see [`Requests::ask`].
+        RequestBody::Stacks { .. } => Reply::Answer(ended(&target.task)),
         RequestBody::Redirect(_) => match attempt.relay(submit) {
             Ok(relay) => Reply::Relay(target, relay),
             Err(none) => Reply::Redirected(target, none),
@@ -356,6 +391,10 @@ fn describe(target: &Target, taken: WriteAnswer) -> Answer {
         WriteAnswer::Closed => Answer::Refused(format!("task {task} has closed its standard input")),
         WriteAnswer::Ended => ended(task),
     }
+}
+
+fn stacks_or_reason(found: Traced) -> Answer {
+    found.map_or_else(Answer::Refused, Answer::Stacks)
 }
 
 fn ended(task: &str) -> Answer {

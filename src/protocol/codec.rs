@@ -370,6 +370,8 @@ mod tests {
             [chunk(), chunk()].prop_map(AnswerBody::Read),
             taken.prop_map(AnswerBody::Written),
             redirected.prop_map(AnswerBody::Redirected),
+            any::<String>().prop_map(|why| AnswerBody::Stacks(Err(why))),
+            Just(AnswerBody::Stacks(Ok(Box::default()))),
         ];
         let answer = (any::<u64>(), body)
             .prop_map(|(number, body)| ToMaster::Answer(Box::new(AttemptAnswer { number, body })));
@@ -471,7 +473,13 @@ mod tests {
                 },
             })
         });
-        let body = prop_oneof![any::<i32>().prop_map(RequestBody::Signal), read, write, redirect];
+        let body = prop_oneof![
+            any::<i32>().prop_map(RequestBody::Signal),
+            any::<bool>().prop_map(|all_threads| RequestBody::Stacks { all_threads }),
+            read,
+            write,
+            redirect
+        ];
         let request = (any::<u64>(), any::<u64>(), body).prop_map(|(number, submit, body)| {
             let submit = SubmitId(submit);
             ToWorker::Request(Box::new(AttemptRequest { number, submit, body }))

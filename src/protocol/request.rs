@@ -5,7 +5,7 @@
 
 use std::fs::File;
 
-use pmc_control::{OutputChunk, Position, RedirectEnd, RedirectPoll};
+use pmc_control::{HostStacks, OutputChunk, Position, RedirectEnd, RedirectPoll};
 use serde::{Deserialize, Serialize};
 
 use super::SubmitId;
@@ -35,6 +35,12 @@ pub enum RequestBody {
     /// Send the signal by which it is to save itself, if it runs: once to each of its processes, also if the
     /// first one passes signals on. There is no answer.
     Notify(i32),
+    /// Send what its processes on the host of the worker do: [`AnswerBody::Stacks`]. The worker may also be
+    /// one that takes part in its gang.
+    Stacks {
+        /// Also threads other than the first one of a process.
+        all_threads: bool,
+    },
 }
 
 /// The answer to an [`AttemptRequest`].
@@ -55,6 +61,8 @@ pub enum AnswerBody {
     Written(WriteAnswer),
     /// What becomes of the poll.
     Redirected(RedirectAnswer),
+    /// What the processes do, or why that is not known.
+    Stacks(Result<Box<HostStacks>, String>),
 }
 
 /// The open files that capture standard output and standard error of a task, as far as there are any.

@@ -14,6 +14,8 @@ mod read;
 pub(crate) use open::OpenRequests;
 pub(crate) use pending::{PendingRequest, PendingRequests};
 
+use nix::unistd::Pid;
+
 use crate::protocol::{Captures, RedirectAnswer, SubmitId, WriteAnswer};
 use crate::relay::Relay;
 
@@ -26,6 +28,8 @@ pub trait AttemptHandle: Send + Sync {
     fn notify(&self, attempt: SubmitId, signal: i32);
     /// Returns the files that [`ReadRequest`](crate::protocol::ReadRequest) names, if this attempt runs.
     fn captures(&self, attempt: SubmitId, is_own: bool) -> Option<Captures>;
+    /// Returns the first process of this attempt, if it runs: it leads the process group.
+    fn leader(&self, attempt: SubmitId) -> Option<Pid>;
     /// Passes input to this attempt, as much as there is room for.
     fn write(&self, attempt: SubmitId, bytes: &[u8], is_end: bool) -> WriteAnswer;
     /// Returns the relay of this attempt, or the answer to a tool if there is none.

@@ -1,5 +1,6 @@
 //! The worker's half: requests that have come, and their answers.
 
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use pmc_system::clock;
@@ -10,6 +11,7 @@ use crate::bell::Bell;
 use crate::protocol::{
     AnswerBody, AttemptAnswer, AttemptRequest, Deliverer, RequestBody, SubmitId, WriteRequest,
 };
+use crate::stacks::{self, Traced};
 
 /// Time after which a request is answered if nothing has come.
 const OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -36,9 +38,19 @@ pub(crate) struct OpenRequests {
 #[derive(Debug)]
 struct Waiting {
     request: AttemptRequest,
+    /// Set if a process traces the attempt.
+    traced: Option<Receiver<Traced>>,
     until: Instant,
     /// When to look for more files.
     next_look: Instant,
+}
+
+impl Waiting {
+    /// Returns what the processes of the attempt do, once it is known.
+    fn stacks(&self) -> Option<AnswerBody> {
+        let found = self.traced.as_ref()?.try_recv().ok()?;
+        Some(AnswerBody::Stacks(found.map(Box::new)))
+    }
 }
 
 /// A redirect: its attempt, and the token of the tool.
@@ -52,6 +64,7 @@ impl OpenRequests {
         attempt: &dyn AttemptHandle,
     ) -> Option<AttemptAnswer> {
         let (number, now) = (request.number, clock::now());
+        let mut traced = None;
         let may_wait = match &request.body {
             RequestBody::Signal(signal) => {
                 attempt.signal(request.submit, *signal);
@@ -68,10 +81,19 @@ impl OpenRequests {
             }
             RequestBody::Read(read) => read.may_wait,
             RequestBody::Redirect(redirect) => redirect.may_wait,
+            RequestBody::Stacks { all_threads } => {
+                let (sender, receiver) = sync_channel(1);
+                let leader = attempt.leader(request.submit);
+                // Nobody waits any more if the worker ends.
+                stacks::trace(leader, *all_threads, move |found| drop(sender.send(found)));
+                traced = Some(receiver);
+                true
+            }
         };
         let until = if may_wait { now + OUTPUT_TIMEOUT } else { now };
         self.waiting.push(Waiting {
             request,
+            traced,
             until,
             next_look: now,
         });
@@ -109,6 +131,7 @@ impl OpenRequests {
         waiting.retain_mut(|waiting| {
             let body = match waiting.request.body {
                 RequestBody::Read(_) => self.read(waiting, attempt, now),
+                RequestBody::Stacks { .. } => waiting.stacks(),
                 _ => self.redirect(waiting, attempt, bell, (now, &mut held)),
             };
             let number = waiting.request.number;
@@ -190,6 +213,10 @@ mod tests {
             (attempt == SubmitId(3)).then(Captures::default)
         }
 
+        fn leader(&self, _: SubmitId) -> Option<nix::unistd::Pid> {
+            None
+        }
+
         fn write(&self, _: SubmitId, bytes: &[u8], _: bool) -> WriteAnswer {
             WriteAnswer::Taken(bytes.len().min(3) as u64)
         }
@@ -233,9 +260,16 @@ mod tests {
         }
         // An attempt that does not run writes no more.
         assert_eq!(open.take(read(8, 2, true), &Fake), None);
+        // No process is to be traced.
+        let all_threads = false;
+        assert_eq!(
+            open.take(request(9, 2, RequestBody::Stacks { all_threads }), &Fake),
+            None
+        );
         let answers = open.answers(&Fake, None);
         let numbers: Vec<u64> = answers.iter().map(|answer| answer.number).collect();
-        assert_eq!(numbers, [7, 8]);
+        assert_eq!(numbers, [7, 8, 9]);
+        assert!(matches!(answers[2].body, AnswerBody::Stacks(Err(_))));
         assert!(open.are_open());
     }
 }

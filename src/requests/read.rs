@@ -168,6 +168,10 @@ mod tests {
             None
         }
 
+        fn leader(&self, _: SubmitId) -> Option<nix::unistd::Pid> {
+            None
+        }
+
         fn write(&self, _: SubmitId, _: &[u8], _: bool) -> WriteAnswer {
             WriteAnswer::Ended
         }

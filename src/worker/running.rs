@@ -358,6 +358,11 @@ impl AttemptHandle for RunningAttempt {
         })
     }
 
+    fn leader(&self, attempt: SubmitId) -> Option<Pid> {
+        let state = self.state();
+        state.group.filter(|_| state.attempt == Some(attempt))
+    }
+
     fn write(&self, attempt: SubmitId, bytes: &[u8], is_end: bool) -> WriteAnswer {
         let mut state = self.state();
         match state.attempt {

@@ -155,7 +155,7 @@ impl Scene {
         fs::write(path("ring.c"), RING).expect("a source");
         let compiled = Command::new("env")
             .args(&mpi.compiler)
-            .args(["-O2", "-o", "ring", "ring.c"])
+            .args(["-O2", "-g", "-o", "ring", "ring.c"])
             .current_dir(folder.path())
             .status();
         assert!(compiled.expect("a compiler").success());
@@ -300,6 +300,37 @@ impl Scene {
         self.wait_for("four ranks run", |scene| {
             let ranks = ranks(&output(scene.folder.path(), "ring"));
             ranks.values().sum::<usize>() == 4 && scene.processes("ring").len() == 4
+        });
+    }
+
+    /// The four ranks are somewhere in `main`: `pmc` shows it, for both hosts.
+    fn shows_the_stacks(&self) {
+        self.wait_for("the stacks of four ranks", |scene| {
+            let mut pmc = scene.network.on_master();
+            pmc.arg(Build::Local.program("pmc")).args(["stack", "ring", "."]);
+            let output = pmc.current_dir(scene.folder.path()).output().expect("pmc");
+            let text = String::from_utf8_lossy(&output.stdout);
+            let heads = text.lines().filter(|line| line.starts_with("rank"));
+            let heads: Vec<&str> = heads.collect();
+            let mains = text
+                .lines()
+                .filter(|line| line.contains(" main at ") && line.contains("ring.c:"));
+            // `ranks 0,2-3 (ring) on n1, n2`.
+            let numbers = heads.iter().filter_map(|head| head.split(' ').nth(1));
+            let ranks: usize = numbers
+                .flat_map(|numbers| numbers.split(','))
+                .map(|range| match range.split_once('-') {
+                    Some((first, last)) => {
+                        let number = |text: &str| text.parse::<usize>().unwrap_or(0);
+                        number(last) + 1 - number(first)
+                    }
+                    None => 1,
+                })
+                .sum();
+            let hosts = ["n1", "n2"]
+                .iter()
+                .all(|host| heads.iter().any(|head| head.contains(host)));
+            output.status.success() && ranks == 4 && hosts && mains.count() == heads.len()
         });
     }
 
@@ -517,6 +548,8 @@ fn a_gang_outlives_its_master() {
     std::thread::sleep(Duration::from_secs(1));
     scene.start_master();
     std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(scene.processes("ring"), before, "{}", scene.said());
+    scene.shows_the_stacks();
     assert_eq!(scene.processes("ring"), before, "{}", scene.said());
     fs::write(scene.path("go"), "").expect("a file");
     scene.succeed();

@@ -124,3 +124,23 @@ fn the_utilisation_of_a_master_that_takes_over_is_no_more_than_one() {
     let begins = fs::read_to_string(scene.path("log")).unwrap();
     assert_eq!(begins.lines().count(), 2, "it was taken over: {begins}");
 }
+
+/// What traces a task does not disturb it, and its worker does not take a stop for an end.
+#[test]
+fn the_stacks_of_a_task_are_shown() {
+    let scene = Scene::new(1, "1000");
+    let run = scene.start("1", &["--launch", "local"]);
+    scene.wait_for("begin", 1);
+    for threads in [&[][..], &["--threads"]] {
+        let words = [&["stack", "t0", "."][..], threads].concat();
+        let mut shown = String::new();
+        wait_until("no stack is shown", || {
+            shown = scene.pmc(&words);
+            shown.contains("(sleep) on ")
+        });
+        assert!(shown.contains("\n  #0 ") && shown.contains(" in libc"), "{shown}");
+    }
+    assert!(scene.pmc(&["why", "t0", "."]).contains("t0 is running"));
+    scene.pmc(&["kill", "t0", "."]);
+    assert_eq!(run.wait().0, 1);
+}

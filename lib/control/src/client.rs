@@ -22,7 +22,7 @@ use crate::{
 /// Time for the run to answer, and to take a connection.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// The same for a workflow that the run has to read first.
-const SUBMIT_TIMEOUT: Duration = Duration::from_secs(40);
+const LONG_TIMEOUT: Duration = Duration::from_secs(40);
 /// Maximum bytes of an answer: ten thousand hosts with long names.
 const MAX_ANSWER: usize = 16 << 20;
 
@@ -200,9 +200,9 @@ impl Tool {
     /// # Errors
     /// The run gives no answer.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, ControlError> {
-        if matches!(request, Request::Submit { .. }) {
+        if matches!(request, Request::Submit { .. } | Request::Stacks(_)) {
             let stream = self.receiver.stream();
-            let set = stream.set_read_timeout(Some(SUBMIT_TIMEOUT));
+            let set = stream.set_read_timeout(Some(LONG_TIMEOUT));
             set.map_err(|error| self.failed(error))?;
         }
         let json = |value: &Request| serde_json::to_vec(value);

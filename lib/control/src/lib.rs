@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use client::{ControlError, Redirect, RedirectHandle, Tool, ask};
 pub use place::Place;
+pub use pmc_stacks::HostStacks;
 pub use pmc_status::{FIRST_WEIGHT, MAX_PARENTS, NodeStatus, TaskStatus, memory};
 pub use redirect::{
     OutputChunk, Overflow, Position, RedirectEnd, RedirectOptions, RedirectPoll, takes_output,
@@ -88,6 +89,13 @@ pub enum Request {
     },
     /// Take no more tasks, and end when those that are there have ended.
     Stop,
+    /// Where a running task runs: [`Answer::Workers`].
+    Workers {
+        /// Name of the task.
+        task: String,
+    },
+    /// What the processes of a running task do on a host: [`Answer::Stacks`].
+    Stacks(StacksRequest),
 }
 
 /// What ends a run although tasks are left.
@@ -137,6 +145,17 @@ pub struct RedirectRequest {
     /// answer says that the redirect has begun, the next one that it has ended. A tool that shuts down its
     /// sending side ends it.
     pub to_files: bool,
+}
+
+/// A request for the stacks of a task on a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StacksRequest {
+    /// Name of the task.
+    pub task: String,
+    /// Worker and attempt, as [`Answer::Workers`] names them.
+    pub attempt: (u32, u64),
+    /// Also of threads other than the first one of a process.
+    pub all_threads: bool,
 }
 
 /// A request for tasks that start later.
@@ -210,6 +229,15 @@ pub enum Answer {
         /// Number of bytes. If these are all, the end is taken, too.
         count: u64,
     },
+    /// To [`Request::Workers`].
+    Workers {
+        /// Number of the attempt, over all tasks of the run.
+        attempt: u64,
+        /// The workers that take part and their hosts, the one first that runs the command.
+        workers: Vec<(u32, String)>,
+    },
+    /// To [`Request::Stacks`].
+    Stacks(HostStacks),
     /// To [`Request::Push`] and [`Request::Redirect`]: the task has not started; its state.
     NotYet(String),
     /// It is not possible with this task, now or later; why.

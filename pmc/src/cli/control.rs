@@ -101,6 +101,24 @@ pub struct Why {
     pub json: bool,
 }
 
+/// `pmc stack`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXIT)]
+pub struct Stack {
+    /// Running task
+    #[arg(value_name = "TASK")]
+    pub task: String,
+    /// Directory of the run [default: the working directory if it is one, else the latest run below pmc-runs]
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
+    /// Show all threads, not only the first one of each process
+    #[arg(long)]
+    pub threads: bool,
+    /// Show also what a call of MPI does inside its library, and what has called main
+    #[arg(long)]
+    pub full: bool,
+}
+
 /// Parses a weight and returns it in hundredths.
 fn weight(text: &str) -> Result<u32, &'static str> {
     let number: f64 = text.parse().unwrap_or(0.0);

@@ -66,7 +66,7 @@ pub fn why(arguments: &cli::Why) -> Result<u8, Failure> {
 }
 
 /// Returns the task and the directory of its run.
-fn task_and_run(task: &str, run: Option<&str>, quiet: bool) -> (String, PathBuf) {
+pub(super) fn task_and_run(task: &str, run: Option<&str>, quiet: bool) -> (String, PathBuf) {
     let words = [Some(task), run].into_iter().flatten().map(str::to_owned);
     match layout::tasks_and_run(words.collect()) {
         (mut tasks, run) if tasks.len() == 1 => {

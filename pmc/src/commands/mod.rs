@@ -17,6 +17,7 @@ pub mod resume;
 pub mod run;
 pub mod serve;
 pub mod simulate;
+pub mod stack;
 pub mod statistics;
 pub mod status;
 pub mod supervise;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use pmc_dag::{Request, TaskId};
 
+use crate::protocol::{Rank, SubmitId};
 use crate::scheduler::gangs::reservation::Reservation;
 use crate::scheduler::run::Master;
 use crate::scheduler::tasks::State;
@@ -32,6 +33,17 @@ impl Master {
             .iter()
             .map(|part| self.hosts.get(part.host).name.as_str());
         Some(pmc_hosts::compress(&names.collect::<Vec<_>>()))
+    }
+
+    /// The workers that take part in an attempt of this worker, and their hosts; this one first.
+    #[must_use]
+    pub fn taking_part(&self, lead: Rank, submit: SubmitId) -> Vec<(u32, String)> {
+        let host_of = |rank: Rank| self.host_of(rank).unwrap_or_default().to_owned();
+        let gang = self.gangs.running.get(&submit);
+        let parts = gang.into_iter().flat_map(|gang| &gang.parts);
+        let others = parts.map(|part| part.rank).filter(|rank| *rank != lead);
+        let all = std::iter::once(lead).chain(others);
+        all.map(|rank| (rank.0, host_of(rank))).collect()
     }
 
     /// Why a gang waits; `None` for other tasks, and if it is to be queued.
