@@ -215,9 +215,16 @@ fn ended_transfers_leave_no_temporary_files() {
         Ending::Limit,
         Ending::Signal(Signal::SIGKILL),
     ];
-    let midway: usize = endings
-        .map(|ending| ended_early(&place, ending, longest))
-        .iter()
-        .sum();
-    assert!(midway > 2, "{midway} of 24 were ended midway, {longest:?} long");
+    // On a busy machine, one run may take much longer than another.
+    let mut midway = 0;
+    for _ in 0..5 {
+        midway += endings
+            .map(|ending| ended_early(&place, ending, longest))
+            .iter()
+            .sum::<usize>();
+        if midway > 2 {
+            return;
+        }
+    }
+    panic!("{midway} of 120 were ended midway, {longest:?} long");
 }

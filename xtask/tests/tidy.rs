@@ -201,16 +201,25 @@ fn files_and_lines_are_short() {
 /// A reader who looks for what to type finds it at once.
 #[test]
 fn pages_of_the_guide_begin_with_a_command() {
-    let pages = fs::read_dir(root().join("docs/guide")).expect("the guide").flatten();
+    let pages = fs::read_dir(root().join("docs/guide"))
+        .expect("the guide")
+        .flatten();
     let mut pages: Vec<_> = pages.map(|page| page.path()).collect();
     pages.push(root().join("docs/guide.md"));
     for page in pages {
         let text = fs::read_to_string(&page).expect("pages are UTF-8");
         let has_command = text.lines().take(10).any(|line| line.starts_with("$ "));
-        assert!(has_command, "{}: no command in the first ten lines", page.display());
+        assert!(
+            has_command,
+            "{}: no command in the first ten lines",
+            page.display()
+        );
     }
     let readme = fs::read_to_string(root().join("README.md")).expect("it is UTF-8");
-    assert!(readme.split_whitespace().count() <= 900, "README.md has more than 900 words");
+    assert!(
+        readme.split_whitespace().count() <= 900,
+        "README.md has more than 900 words"
+    );
 }
 
 #[test]
