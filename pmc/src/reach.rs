@@ -1,5 +1,5 @@
-//! Runs the command of this process again on the host where its run goes on: inside the batch job of the run,
-//! or through ssh.
+//! Reaches a run, wherever it goes on: what its files say on this host; else the command of this process runs
+//! again on the host of the run, inside its batch job or through ssh.
 //!
 //! Only a run of the user of this process is reached so, or any by root: see [`Place::read`].
 
@@ -16,9 +16,13 @@ use pmc_batch::launch::srun;
 use pmc_batch::reach::command_on_host;
 use pmc_batch::status::{JobState, parse, query};
 use pmc_calls::shell::shell_quote;
-use pmc_control::Place;
+use pmc_control::{Answer, Place, Request, RunLimits};
+use pmc_monitor::events::SECOND;
+use pmc_monitor::history::{History, Phase};
+use pmc_monitor::progress::Progress;
 use pmc_terminal::escape;
 
+use crate::clock::now;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 
@@ -129,4 +133,18 @@ fn batch_state(job: &BatchJob) -> Option<(String, &'static str)> {
         _ => return None,
     };
     Some((format!("the batch job {}", escape(&job.id)), state))
+}
+/// Returns what ends the run although tasks are left, as far as the run says it. It can be asked on its own
+/// host; for others, a file has it.
+pub fn limits(history: &History, progress: &Progress) -> RunLimits {
+    if progress.phase != Phase::Running {
+        return RunLimits::default();
+    }
+    if let Some(place) = elsewhere(&history.dir.dag) {
+        return place.limits(u64::try_from(now() / SECOND).unwrap_or_default());
+    }
+    match pmc_control::ask(&history.dir.dag, &Request::Limits) {
+        Ok(Answer::Limits(limits)) => limits,
+        _ => RunLimits::default(),
+    }
 }

@@ -103,6 +103,23 @@ pub enum Phase {
     CutOff,
 }
 
+impl Phase {
+    /// The names of all phases in JSON and metrics.
+    pub const KEYS: [&str; 4] = ["not_started", "running", "ended", "cut_off"];
+
+    /// Name in JSON and metrics, which never changes.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        let [not_started, running, ended, cut_off] = Self::KEYS;
+        match self {
+            Self::NotStarted => not_started,
+            Self::Running => running,
+            Self::Ended(_) => ended,
+            Self::CutOff => cut_off,
+        }
+    }
+}
+
 /// Counts of tasks by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally(pub(super) [u32; State::COUNT]);

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use console::Term;
-use pmc_control::{Answer, NodeStatus, Request, RunLimits};
+use pmc_control::{Answer, NodeStatus, Request};
 use pmc_monitor::dir::RunDir;
-use pmc_monitor::events::{Micros, SECOND};
+use pmc_monitor::events::Micros;
 use pmc_monitor::history::{History, Phase, State};
 use pmc_monitor::lite_data::DataOfRun;
 use pmc_monitor::plan::TaskNumber;
@@ -78,7 +78,7 @@ impl Watch {
 
     fn json(&self, progress: &Progress, lines: usize) -> Value {
         let mut value = json::value(&self.history, progress, lines);
-        let limits = limits(&self.history, progress);
+        let limits = reach::limits(&self.history, progress);
         value["wall_seconds_left"] = limits.wall_seconds_left.into();
         value["drains"] = limits.drains.into();
         if let Some(data) = &self.data {
@@ -177,7 +177,7 @@ fn render(arguments: &cli::Status, dir: &Path, watch: &Watch, progress: &Progres
         return format!("{:#}\n", watch.json(progress, arguments.lines));
     }
     if arguments.openmetrics {
-        return metrics::render(&watch.history, progress, &limits(&watch.history, progress));
+        return metrics::render(&watch.history, progress, &reach::limits(&watch.history, progress));
     }
     let shown = human::Shown {
         dir,
@@ -185,7 +185,7 @@ fn render(arguments: &cli::Status, dir: &Path, watch: &Watch, progress: &Progres
         now: now(),
         hints: whole,
         waits_for_agents: waits_for_agents(&watch.history, progress),
-        limits: limits(&watch.history, progress),
+        limits: reach::limits(&watch.history, progress),
     };
     let mut text = human::render(&watch.history, progress, &shown);
     if let Some(data) = &watch.data {
@@ -193,21 +193,6 @@ fn render(arguments: &cli::Status, dir: &Path, watch: &Watch, progress: &Progres
     }
     message::human(&mut text, &message::of_running(&watch.history));
     text
-}
-
-/// Returns what ends the run although tasks are left, as far as the run says it. It can be asked on its own
-/// host; for others, a file has it.
-fn limits(history: &History, progress: &Progress) -> RunLimits {
-    if progress.phase != Phase::Running {
-        return RunLimits::default();
-    }
-    if let Some(place) = reach::elsewhere(&history.dir.dag) {
-        return place.limits(u64::try_from(now() / SECOND).unwrap_or_default());
-    }
-    match pmc_control::ask(&history.dir.dag, &Request::Limits) {
-        Ok(Answer::Limits(limits)) => limits,
-        _ => RunLimits::default(),
-    }
 }
 
 /// Returns whether the run says that it has no agent that could take tasks. It can be asked on its own host.

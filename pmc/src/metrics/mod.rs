@@ -21,19 +21,6 @@ const STATES: [(State, &str); 5] = [
     (State::Failed, "failed"),
 ];
 
-/// Names of phases.
-const PHASES: [&str; 4] = ["not_started", "running", "ended", "cut_off"];
-
-/// Returns the name of a phase, which never changes.
-pub fn phase(phase: Phase) -> &'static str {
-    match phase {
-        Phase::NotStarted => "not_started",
-        Phase::Running => "running",
-        Phase::Ended(_) => "ended",
-        Phase::CutOff => "cut_off",
-    }
-}
-
 /// Returns the metrics of a run, whole and with the line of their end.
 pub fn render(history: &History, progress: &Progress, limits: &RunLimits) -> String {
     let mut out = Metrics::new(&history.dir.label, &history.dir.dir.display().to_string());
@@ -66,8 +53,8 @@ pub fn render(history: &History, progress: &Progress, limits: &RunLimits) -> Str
         "gauge",
         "1 for the phase of the latest run, else 0.",
     );
-    for name in PHASES {
-        let is_it = u8::from(phase(progress.phase) == name);
+    for name in Phase::KEYS {
+        let is_it = u8::from(progress.phase.key() == name);
         out.sample("pmc_run_phase", &[("phase", name)], f64::from(is_it));
     }
     if let Phase::Ended(status) = progress.phase {

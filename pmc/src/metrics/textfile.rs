@@ -6,15 +6,15 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use pmc_control::{Answer, Request, RunLimits};
 use pmc_files::Destination;
 use pmc_monitor::dir::RunDir;
-use pmc_monitor::history::{History, Phase};
+use pmc_monitor::history::History;
 use pmc_monitor::progress::Observer;
 
 use super::render;
 use crate::clock::now;
 use crate::layout;
+use crate::reach;
 use crate::recorded;
 
 /// The property that names the file, or a directory for it.
@@ -114,15 +114,7 @@ fn read(dir: &RunDir, reader: &mut Option<(History, Observer)>) -> io::Result<St
     };
     history.update().map_err(io::Error::other)?;
     let progress = observer.progress(history, now());
-    let limits = match progress.phase {
-        Phase::Running => pmc_control::ask(&history.dir.dag, &Request::Limits),
-        _ => return Ok(render(history, &progress, &RunLimits::default())),
-    };
-    let limits = match limits {
-        Ok(Answer::Limits(limits)) => limits,
-        _ => RunLimits::default(),
-    };
-    Ok(render(history, &progress, &limits))
+    Ok(render(history, &progress, &reach::limits(history, &progress)))
 }
 
 /// Replaces the file at once: a collector never sees a part of it.

@@ -12,7 +12,7 @@ use crate::{AllSeries, Prefix};
 /// Number of a node: the first rank of its workers.
 pub type NodeId = u32;
 
-/// What nodes are told, in this order.
+/// Orders to nodes, in the order in which they are sent.
 pub type Orders = Vec<(NodeId, MasterSays)>;
 
 /// Maximum files that a node gets at a time, and that it gives.
@@ -312,19 +312,19 @@ impl Book {
     fn remove_below(&mut self, key: &TaskKey, below: u64, orders: &mut Orders) {
         let Self { nodes, tasks, .. } = self;
         let Some(task) = tasks.get_mut(key) else { return };
-        let mut told = BTreeSet::new();
+        let mut receivers = BTreeSet::new();
         task.files.retain(|(series, ..), file| {
             if *series >= below {
                 return true;
             }
             for place in &file.places {
-                told.insert(*place);
+                receivers.insert(*place);
                 if let Some(node) = nodes.get_mut(place) {
                     node.bytes = node.bytes.saturating_sub(file.file.bytes);
                 }
             }
             if let Some(transfer) = file.coming {
-                told.insert(transfer.0);
+                receivers.insert(transfer.0);
                 end_transfer(nodes, transfer);
             }
             false
@@ -334,7 +334,7 @@ impl Book {
             .filter(|number| *number < below)
             .for_each(|number| task.all.remove(number));
         let (run, task) = key;
-        orders.extend(told.into_iter().map(|node| {
+        orders.extend(receivers.into_iter().map(|node| {
             let (run, task) = (run.clone(), task.clone());
             (node, MasterSays::Drop { run, task, below })
         }));

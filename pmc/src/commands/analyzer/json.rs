@@ -2,7 +2,7 @@
 
 use pmc_monitor::causes::{Cause, Diagnosis};
 use pmc_monitor::ending::Ending;
-use pmc_monitor::history::{History, Phase, State, seconds};
+use pmc_monitor::history::{History, State, seconds};
 use serde_json::{Map, Value, json};
 
 use crate::text::{reason_value, run_end_value};
@@ -22,18 +22,12 @@ pub fn value(history: &History, diagnosis: &Diagnosis) -> Value {
         .iter()
         .map(|(kind, count)| (kind.key().to_owned(), json!(count)))
         .collect();
-    let phase = match diagnosis.phase {
-        Phase::NotStarted => "not_started",
-        Phase::Running => "running",
-        Phase::Ended(_) => "ended",
-        Phase::CutOff => "cut_off",
-    };
     json!({
         "format": "pmc-analyzer",
         "version": VERSION,
         "workflow": history.dir.label,
         "submit_directory": history.dir.dir.display().to_string(),
-        "phase": phase,
+        "phase": diagnosis.phase.key(),
         "ended": diagnosis.run_end.as_ref().map(run_end_value),
         "tasks": {
             "total": all.total(),

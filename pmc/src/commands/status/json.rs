@@ -6,7 +6,6 @@ use pmc_monitor::plan::TaskNumber;
 use pmc_monitor::progress::{FailedTask, METHOD, Progress};
 use serde_json::{Value, json};
 
-use crate::metrics;
 use crate::text::{reason_value, run_end_value};
 
 use super::{Guest, checkpoints, guests, unfinished};
@@ -62,7 +61,7 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
         "version": VERSION,
         "workflow": history.dir.label,
         "submit_directory": history.dir.dir.display().to_string(),
-        "phase": metrics::phase(progress.phase),
+        "phase": progress.phase.key(),
         "ended": progress.run_end.as_ref().map(run_end_value),
         "exit_status": exit_status,
         "runs": progress.runs,
