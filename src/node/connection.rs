@@ -108,8 +108,8 @@ impl Connection<'_> {
                 prefix,
                 crc32,
                 figures,
-            } => done(self.close(&prefix, crc32, figures)),
-            ToService::Read { prefix, figures } => done(self.note_read(&prefix, figures)),
+            } => done(self.close(&prefix, crc32, figures.plausible())),
+            ToService::Read { prefix, figures } => done(self.note_read(&prefix, figures.plausible())),
             ToService::Damaged { prefix } => done(self.note_damage(&prefix)),
             ToService::IsDue => is(self.attempt.is_due(self.service.notice())),
             ToService::IsDraining => {

@@ -110,8 +110,8 @@ mod tests {
         Membership, MemoryUse, Outcome, Output, Part, Place, ReadRequest, RedirectAnswer, RedirectRequest,
         Registration, RequestBody, Returned, Stdin, SubmitId, TaskResult, WriteAnswer, WriteRequest,
     };
-    use pmc_checkpoint::Prefix;
     use pmc_checkpoint::nodes::{Given, GivenFile, MasterSays, NodeSays, SavedFile};
+    use pmc_checkpoint::{Notice, Prefix};
     use pmc_control::{OutputChunk, Overflow, Position, RedirectEnd, RedirectOptions, RedirectPoll};
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -584,6 +584,19 @@ mod tests {
             ToWorker::decode(&[VERSION, TO_WORKER, 99]),
             Err(DecodeError::Damaged(_))
         ));
+    }
+
+    #[test]
+    fn a_time_that_is_no_number_is_damage() {
+        for (seconds, is_whole) in [(5.0, true), (f64::NAN, false), (f64::INFINITY, false)] {
+            let notice = Notice {
+                drained: Some(seconds),
+                ends: None,
+            };
+            let mut bytes = Vec::new();
+            ToWorker::Checkpoint(Box::new(MasterSays::Notice(notice.into()))).encode(&mut bytes);
+            assert_eq!(ToWorker::decode(&bytes).is_ok(), is_whole, "{seconds}");
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod own;
 mod plan;
 mod record;
 mod saved_file;
+mod seconds;
 mod series;
 mod sidecar;
 mod store;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Prefix;
+use crate::{Prefix, seconds};
 
 /// What a task has done with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,19 +37,25 @@ pub struct FileRecord {
     /// Bytes that were written or read.
     pub bytes: u64,
     /// Seconds that the task spent in opening it.
+    #[serde(deserialize_with = "seconds::required")]
     pub open: f64,
     /// Seconds that it spent in reading.
+    #[serde(deserialize_with = "seconds::required")]
     pub read: f64,
     /// Seconds that it spent in writing.
+    #[serde(deserialize_with = "seconds::required")]
     pub write: f64,
     /// Seconds that it spent in closing it.
+    #[serde(deserialize_with = "seconds::required")]
     pub close: f64,
     /// What went wrong: bit 0 for opening, 1 for reading, 2 for writing, 3 for closing. Such a file does not
     /// count.
     pub errors: u8,
     /// When it was closed: seconds since 1970.
+    #[serde(deserialize_with = "seconds::required")]
     pub closed: f64,
     /// Seconds since the attempt began.
+    #[serde(deserialize_with = "seconds::required")]
     pub elapsed: f64,
     /// Host on which that was.
     pub host: String,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::{Prefix, Sidecar};
+use crate::{Prefix, Sidecar, seconds};
 
 /// Digits of a key, behind its letter: a key has letters and digits only, and at most 64 of them.
 const KEY_DIGITS: usize = 32;
@@ -28,6 +28,7 @@ pub struct SavedFile {
     /// Bytes of the file.
     pub bytes: u64,
     /// When it was closed: seconds since 1970.
+    #[serde(deserialize_with = "seconds::required")]
     pub closed: f64,
 }
 

@@ -55,6 +55,28 @@ pub struct Figures {
     pub errors: u8,
 }
 
+/// More seconds than a task can take: thirty years.
+const MAX_SECONDS: f64 = 1e9;
+
+impl Figures {
+    /// Returns the figures without times that cannot be: a message may hold any bytes. Sums of what is left are
+    /// numbers.
+    #[must_use]
+    pub fn plausible(self) -> Self {
+        let time = |seconds: f64| match (0.0..=MAX_SECONDS).contains(&seconds) {
+            true => seconds,
+            false => 0.0,
+        };
+        Self {
+            open: time(self.open),
+            read: time(self.read),
+            write: time(self.write),
+            close: time(self.close),
+            ..self
+        }
+    }
+}
+
 /// What a process of a task says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToService {
@@ -239,6 +261,25 @@ mod tests {
             let _ = receive::<ToService>(&service);
             let _ = parse_address(&text);
         }
+    }
+
+    #[test]
+    fn times_that_cannot_be_count_as_none() {
+        let figures = Figures {
+            bytes: 4,
+            open: f64::NAN,
+            read: -1.0,
+            write: f64::MAX,
+            close: 0.5,
+            errors: 1,
+        };
+        let plausible = Figures {
+            open: 0.0,
+            read: 0.0,
+            write: 0.0,
+            ..figures
+        };
+        assert_eq!(figures.plausible(), plausible);
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod book;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FileRecord, Notice};
+use crate::{FileRecord, Notice, seconds};
 
 pub use crate::saved_file::SavedFile;
 pub use book::{Book, NodeId, Orders};
@@ -125,7 +125,9 @@ pub enum MasterSays {
 /// A [`Notice`] with all of its fields, as messages need them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NoticeTimes {
+    #[serde(deserialize_with = "seconds::optional")]
     drained: Option<f64>,
+    #[serde(deserialize_with = "seconds::optional")]
     ends: Option<f64>,
 }
 
