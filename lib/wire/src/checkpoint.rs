@@ -59,8 +59,8 @@ pub struct Figures {
 const MAX_SECONDS: f64 = 1e9;
 
 impl Figures {
-    /// Returns the figures without times that cannot be: a message may hold any bytes. Sums of what is left are
-    /// numbers.
+    /// Returns the figures without times that cannot be: a message may hold any bytes. Sums of what is left
+    /// are numbers.
     #[must_use]
     pub fn plausible(self) -> Self {
         let time = |seconds: f64| match (0.0..=MAX_SECONDS).contains(&seconds) {
