@@ -290,6 +290,33 @@ fn metrics_are_written_to_a_file_and_not_sent() -> Result<(), Box<dyn std::error
 }
 
 #[test]
+fn a_plan_may_have_more_files_than_a_process_may_open() {
+    let jobs: Vec<String> = (0..1_500)
+        .map(|i| format!("- {{type: job, id: J{i}, name: work, uses: [{{lfn: f{i}, type: output}}]}}\n"))
+        .collect();
+    let case = one("");
+    case.put(
+        "workflow.yml",
+        &format!("pegasus: \"5.0\"\nname: one\njobs:\n{}", jobs.concat()),
+    );
+    let output = std::process::Command::new("sh")
+        .args(["-c", "ulimit -n 100; exec \"$0\" \"$@\""])
+        .arg(testutils::programs::path("pmc-plan"))
+        .args(LINE.split(' '))
+        .current_dir(case.path())
+        .output()
+        .expect("a shell");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let lists = walkdir::WalkDir::new(case.path().join("submit"))
+        .max_depth(6)
+        .into_iter()
+        .filter_map(Result::ok)
+        .filter(|entry| entry.path().extension().is_some_and(|e| e == "in"));
+    assert!(lists.count() > 100, "fewer files than it needs to show something");
+}
+
+#[test]
 fn time_limits_in_properties_do_not_apply_to_auxiliary_jobs() -> Result<(), Box<dyn std::error::Error>> {
     let plan = one("").plan(&format!("{LINE} -Dpegasus.maxwalltime=10 -Dpegasus.runtime=60"))?;
     for task in plan.tasks() {

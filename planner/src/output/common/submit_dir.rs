@@ -35,6 +35,8 @@ pub(crate) struct SubmitDir {
 
 /// Start of the names of temporary directories.
 const STAGING: &str = ".plan-";
+/// Files that are open at a time while a plan is synced: a plan may have more files than a process may open.
+const SYNCED_AT_ONCE: usize = 64;
 /// Age from which a temporary directory without a lock is abandoned.
 const MIN_AGE: Duration = Duration::from_secs(60);
 
@@ -207,18 +209,23 @@ impl SubmitDir {
             let path = path.to_owned();
             move |e| PlanError::io("write", &path, e)
         };
-        let mut files = Vec::new();
+        let mut paths = Vec::new();
         for entry in fs::read_dir(&self.staging).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             if entry.file_type().map_err(failed)?.is_file() {
-                let path = entry.path();
-                let file = fs::File::open(&path).map_err(written(&path))?;
+                paths.push(entry.path());
+            }
+        }
+        for paths in paths.chunks(SYNCED_AT_ONCE) {
+            let mut files = Vec::with_capacity(paths.len());
+            for path in paths {
+                let file = fs::File::open(path).map_err(written(path))?;
                 start_sync(&file);
                 files.push((path, file));
             }
-        }
-        for (path, file) in files {
-            file.sync_all().map_err(written(&path))?;
+            for (path, file) in files {
+                file.sync_all().map_err(written(path))?;
+            }
         }
         let directory = fs::File::open(&self.staging).and_then(|directory| directory.sync_all());
         directory.map_err(written(&self.staging))
