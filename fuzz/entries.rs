@@ -665,7 +665,7 @@ pub fn checkpoint_messages(data: &[u8]) {
 
 /// Texts of a checkpoint store: sidecars, statistics, notices, names of directories.
 pub fn checkpoint_texts(data: &[u8]) {
-    use pmc_checkpoint::{FileRecord, Notice, Sidecar, task_directory, task_name};
+    use pmc_checkpoint::{FileRecord, Hosts, Notice, Settings, Sidecar, task_directory, task_name};
     if let Some(record) = FileRecord::parse(data) {
         let again = FileRecord::parse(record.line().trim_end().as_bytes());
         assert_eq!(again.map(|record| record.line()), Some(record.line()));
@@ -685,6 +685,12 @@ pub fn checkpoint_texts(data: &[u8]) {
             Notice::parse(&notice.text()).map(|again| again.text()),
             Some(notice.text())
         );
+    }
+    if let Ok(settings) = Settings::parse(text) {
+        for place in [settings.local, settings.central].into_iter().flatten() {
+            let is_list = matches!(place.hosts, Hosts::List(_));
+            assert_ne!(place.order("n7").is_empty(), is_list);
+        }
     }
     let _ = task_name(text);
 }

@@ -4,10 +4,9 @@
 //! Nothing here wakes up before a task of the node saves its state, or the master orders something.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,16 +15,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::unistd::geteuid;
 use pmc_checkpoint::nodes::{Given, MasterSays, NodeSays, SavedFile};
-use pmc_checkpoint::{FileRecord, Notice, Sidecar, Store, StoreError, TaskStore};
+use pmc_checkpoint::{FileRecord, Notice, Settings, Store, StoreError, TaskStore};
 use pmc_link::Link;
 
 use super::peers::{GivesFiles, Peers};
+use crate::node::transfer::{self, Fetch, Target};
 use crate::node::{self, Nodes};
 use crate::protocol::{Rank, SubmitId, ToMaster};
 use crate::transport::agents::messages;
-
-/// Variable with the directory below which nodes keep files.
-const DIRECTORY_VARIABLE: &str = "TCS_LOCALCHKDIR";
 
 /// How long an attempt waits for the master.
 const MASTER_PATIENCE: Duration = Duration::from_secs(60);
@@ -36,8 +33,8 @@ const SAFE_PATIENCE: Duration = Duration::from_secs(60);
 /// How long files stay that no run uses.
 const UNUSED_LIMIT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Maximum bytes of a sidecar.
-const MAX_SIDECAR: u64 = 64 << 20;
+/// How long a node that is to end waits until others have its files.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The store of a run, and the directory of a task.
 type TaskKey = (String, String);
@@ -50,6 +47,8 @@ pub(super) struct Checkpoints {
     rank: Rank,
     /// The DAG file of the run.
     dag: PathBuf,
+    /// This node sees the directory of the DAG file.
+    sees_store: bool,
     link: Arc<Link>,
     peers: Arc<Peers>,
     state: Mutex<State>,
@@ -70,6 +69,8 @@ struct State {
     last_number: u64,
     /// The newest safe series.
     safe: BTreeMap<TaskKey, u64>,
+    /// This node need not wait for others when it is to end.
+    may_go: bool,
     /// Where orders of the master go that take a while.
     orders: Option<Sender<MasterSays>>,
 }
@@ -87,36 +88,45 @@ impl fmt::Debug for Checkpoints {
     }
 }
 
-/// Returns whether what tasks of this node save lies on nodes, although the node sees the directory of the
-/// DAG file: the user has named a directory for that.
-pub(super) fn are_wanted(environment: &[(OsString, OsString)]) -> bool {
-    chosen_directory(environment).is_some()
+/// Returns where checkpoint files lie, as the user or the site has chosen.
+pub(super) fn settings(environment: &[(OsString, OsString)]) -> Settings {
+    let text = |name: &str| variable(environment, name)?.to_str().map(str::to_owned);
+    Settings::find(text).unwrap_or_else(|error| {
+        tracing::error!("Checkpoints lie where they do without settings: {error}");
+        Settings::default()
+    })
 }
 
-fn chosen_directory(environment: &[(OsString, OsString)]) -> Option<PathBuf> {
-    variable(environment, DIRECTORY_VARIABLE)
-}
-
-fn variable(environment: &[(OsString, OsString)], name: &str) -> Option<PathBuf> {
+fn variable<'a>(environment: &'a [(OsString, OsString)], name: &str) -> Option<&'a OsStr> {
     let (_, value) = environment.iter().find(|(own, _)| own == name)?;
-    Some(PathBuf::from(value)).filter(|path| path.is_absolute())
+    Some(value)
+}
+
+/// Free bytes of the file system of a directory.
+fn free_bytes(path: &Path) -> Option<u64> {
+    let status = rustix::fs::statvfs(path).ok()?;
+    Some(status.f_bavail.saturating_mul(status.f_frsize))
 }
 
 impl Checkpoints {
     /// The disk of this node, for tasks of a run with this DAG file.
     pub(super) fn new(
-        environment: &[(OsString, OsString)],
+        (settings, environment): (&Settings, &[(OsString, OsString)]),
         rank: Rank,
-        dag: &Path,
+        (dag, sees_store): (&Path, bool),
         link: &Arc<Link>,
         peers: &Arc<Peers>,
     ) -> Arc<Self> {
-        let base = chosen_directory(environment).or_else(|| variable(environment, "TMPDIR"));
-        let base = base.unwrap_or_else(|| "/tmp".into());
+        let chosen = settings.local.as_ref();
+        let chosen = chosen.and_then(|local| local.roomiest(free_bytes));
+        let temporary = variable(environment, "TMPDIR").map(Path::new);
+        let base = chosen.or(temporary.filter(|path| path.is_absolute()));
+        let base = base.unwrap_or(Path::new("/tmp"));
         let this = Arc::new(Self {
             folder: base.join(format!("pmc-checkpoints-{}", geteuid())),
             rank,
             dag: dag.to_owned(),
+            sees_store,
             link: Arc::clone(link),
             peers: Arc::clone(peers),
             state: Mutex::default(),
@@ -189,6 +199,7 @@ impl Checkpoints {
                     self.begin(&mut state);
                 }
             }
+            MasterSays::MayGo => self.need_not_wait(),
             MasterSays::Notice(notice) => node::hear_notice(&self.dag, Notice::from(notice)),
             order => self.order(order),
         }
@@ -224,6 +235,10 @@ impl Checkpoints {
                 MasterSays::Discard(file) => self.discard(&file),
                 MasterSays::Copy { file, sources } => {
                     self.copy_in_background(file, sources);
+                    Ok(())
+                }
+                MasterSays::Flush { dag, file, sources } => {
+                    self.flush_in_background(dag, file, sources);
                     Ok(())
                 }
                 _ => Ok(()),
@@ -276,12 +291,6 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Returns whether this node has a file.
-    fn is_here(task: &TaskStore, file: &SavedFile) -> bool {
-        let opened = task.open(file.series, &file.prefix, file.rank);
-        opened.is_ok_and(|(_, sidecar)| SavedFile::of(&sidecar) == *file)
-    }
-
     /// Gets a copy of a file, while other orders are carried out.
     fn copy_in_background(self: &Arc<Self>, file: SavedFile, sources: Vec<Vec<String>>) {
         // The master repeats an order that it has forgotten.
@@ -296,8 +305,8 @@ impl Checkpoints {
                 .ok()
                 .and_then(|store| store.task_in(&copy.task));
             match task {
-                Some(task) if Self::is_here(&task, &copy) => own.has(&task, copy.clone()),
-                Some(task) if own.fetch(&task, &copy, &sources) => {}
+                Some(task) if transfer::has(&task, &copy) => own.has(&task, copy.clone()),
+                Some(task) if own.fetch(&own.dag, &task, &copy, &sources) => {}
                 _ => own.has_not(copy.clone()),
             }
             own.state().coming.remove(&copy.key());
@@ -312,55 +321,69 @@ impl Checkpoints {
         }
     }
 
-    /// Gets a file from one node.
-    fn fetch_from(&self, task: &TaskStore, file: &SavedFile, addresses: &[String]) -> Result<(), String> {
-        let sidecar = self.get(addresses, &file.sidecar_key(), &mut temporary(&self.folder)?)?;
-        let sidecar = Sidecar::parse(&sidecar).map_err(|error| error.to_string())?;
-        if SavedFile::of(&sidecar) != *file {
-            return Err("it gives the sidecar of another file".to_owned());
-        }
-        let made = task.create(file.series, &file.prefix, file.rank);
-        let mut made = made.map_err(|error| error.to_string())?;
-        let got = self.get_bytes(addresses, &file.key(), &mut made);
-        if let Err(error) = got {
-            task.discard(file.series, &file.prefix, file.rank);
-            return Err(error);
-        }
-        task.publish_on_node(&sidecar)
-            .map_err(|error| error.to_string())?;
-        match task.is_whole(file.series, &file.prefix, file.rank) {
-            Ok(true) => Ok(()),
-            checked => {
-                // The next reader would find it damaged.
-                let _ = task.remove_file(file.series, &file.prefix, file.rank);
-                Err(checked.map_or_else(|error| error.to_string(), |_| "it gives other bytes".to_owned()))
-            }
+    /// Brings a file into the store beside a DAG file, while other orders are carried out.
+    fn flush_in_background(self: &Arc<Self>, dag: Vec<u8>, file: SavedFile, sources: Vec<Vec<String>>) {
+        let (own, flushed) = (Arc::clone(self), file.clone());
+        let flush = move || {
+            let failed = own.flush(Path::new(OsStr::from_bytes(&dag)), &file, &sources).err();
+            own.say(NodeSays::Flushed { file, failed });
+        };
+        let thread = std::thread::Builder::new().name("checkpoint".to_owned());
+        if let Err(error) = thread.spawn(flush) {
+            let failed = Some(error.to_string());
+            self.say(NodeSays::Flushed { file: flushed, failed });
         }
     }
 
-    /// Gets a text by its key.
-    fn get(&self, addresses: &[String], key: &str, into: &mut File) -> Result<String, String> {
-        self.get_bytes(addresses, key, into)?;
-        let mut text = String::new();
-        let read = into
-            .seek(SeekFrom::Start(0))
-            .and_then(|_| into.take(MAX_SIDECAR).read_to_string(&mut text));
-        read.map(|_| text).map_err(|error| error.to_string())
-    }
-
-    /// Gets bytes by their key, from the first address that answers.
-    fn get_bytes(&self, addresses: &[String], key: &str, into: &mut File) -> Result<(), String> {
-        let mut last = "it has no address".to_owned();
-        for address in addresses {
-            let emptied = into.set_len(0).and_then(|()| into.seek(SeekFrom::Start(0)));
-            emptied.map_err(|error| error.to_string())?;
-            match self.peers.fetch(address, key, into) {
-                Ok(Some(_)) => return Ok(()),
-                Ok(None) => last = "it has the file no more".to_owned(),
+    fn flush(&self, dag: &Path, file: &SavedFile, sources: &[Vec<String>]) -> Result<(), String> {
+        let into = self.beside_dag(dag, file).ok_or("the node does not see the store")?;
+        let into = into.incoming();
+        if transfer::has(&into, file) {
+            return Ok(());
+        }
+        let target = Target {
+            task: &into,
+            folder: &self.folder,
+            is_durable: true,
+        };
+        if sources.is_empty() {
+            let own = self.store(&file.run).map_err(|error| error.to_string())?;
+            let own = own.task_in(&file.task).ok_or("there is no such task")?;
+            return target.copy(&own, file);
+        }
+        let mut last = "it has no source".to_owned();
+        for addresses in sources {
+            match target.fetch(self.peers.as_ref(), addresses, file) {
+                Ok(()) => return Ok(()),
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    /// Returns the files of a task in the store beside a DAG file, if this node sees it.
+    fn beside_dag(&self, dag: &Path, file: &SavedFile) -> Option<TaskStore> {
+        let store = self.sees_store.then(|| Store::open(dag).ok().flatten())??;
+        store.task_in(&file.task).filter(|task| task.run() == file.run)
+    }
+
+    /// Waits until others have what this node has, which is to end.
+    pub(super) fn leave(&self) {
+        {
+            let state = self.state();
+            if state.known_to.is_none() || state.may_go {
+                return;
+            }
+        }
+        self.say(NodeSays::Leaves);
+        let end = Instant::now() + LEAVE_PATIENCE;
+        let _ = self.wait(end, |state| state.may_go.then_some(()));
+    }
+
+    /// Lets this node end at once: nobody answers, or nobody waits for it.
+    pub(super) fn need_not_wait(&self) {
+        self.state().may_go = true;
+        self.changed.notify_all();
     }
 
     /// Removes directories in which nothing is left.
@@ -448,9 +471,14 @@ impl Nodes for Checkpoints {
         self.say(NodeSays::HasNot(file));
     }
 
-    fn fetch(&self, task: &TaskStore, file: &SavedFile, sources: &[Vec<String>]) -> bool {
+    fn fetch(&self, dag: &Path, task: &TaskStore, file: &SavedFile, sources: &[Vec<String>]) -> bool {
+        let target = Target {
+            task,
+            folder: &self.folder,
+            is_durable: false,
+        };
         for addresses in sources {
-            match self.fetch_from(task, file, addresses) {
+            match target.fetch(self.peers.as_ref(), addresses, file) {
                 Ok(()) => {
                     self.has(task, file.clone());
                     return true;
@@ -464,7 +492,12 @@ impl Nodes for Checkpoints {
                 ),
             }
         }
-        false
+        let stored = self.beside_dag(dag, file);
+        let is_there = stored.is_some_and(|stored| target.copy(&stored, file).is_ok());
+        if is_there {
+            self.has(task, file.clone());
+        }
+        is_there
     }
 
     fn withhold(&self, (run, task): (&str, &str), series: u64, reason: &str) {
@@ -497,9 +530,10 @@ impl Nodes for Checkpoints {
     }
 }
 
-/// Makes a file without a name.
-fn temporary(folder: &Path) -> Result<File, String> {
-    tempfile::tempfile_in(folder).map_err(|error: io::Error| error.to_string())
+impl Fetch for Peers {
+    fn fetch(&self, address: &str, key: &str, into: &mut File) -> Result<Option<u64>, String> {
+        Self::fetch(self, address, key, into)
+    }
 }
 
 /// Removes what no run of this user has used for long.

@@ -258,6 +258,9 @@ impl<'a> AgentProcess<'a> {
 
     /// Ends all tasks and slots. False if some live nevertheless.
     fn end_tasks(&mut self) -> bool {
+        if let Some(checkpoints) = &self.checkpoints {
+            checkpoints.need_not_wait();
+        }
         if let Some(slots) = self.slots.take() {
             slots.deliver_all(&ToWorker::Abort);
             if !slots.wait(END_TIMEOUT) {
@@ -488,10 +491,13 @@ impl<'a> AgentProcess<'a> {
         options.channels = channels
             .clone()
             .map(|channels| channels as Arc<dyn crate::channels::Channels>);
-        let keeps = options.away.is_some() || checkpoints::are_wanted(&options.environment);
+        let settings = checkpoints::settings(&options.environment);
+        let keeps = options.away.is_some() || settings.local.is_some();
         self.checkpoints = self.peers.as_ref().map(|peers| {
             let rank = Rank(welcome.first_rank);
-            Checkpoints::new(&options.environment, rank, &options.dag, &self.link, peers)
+            let store = (options.dag.as_path(), options.away.is_none());
+            let chosen = (&settings, options.environment.as_slice());
+            Checkpoints::new(chosen, rank, store, &self.link, peers)
         });
         let nodes = self.checkpoints.clone().filter(|_| keeps);
         options.nodes = nodes.map(|nodes| nodes as Arc<dyn Nodes>);
@@ -502,7 +508,14 @@ impl<'a> AgentProcess<'a> {
             let simulated = || Arc::new(channels::simulated::SimulatedGangs) as Arc<dyn Members>;
             pmc_system::is_simulated().then(simulated)
         });
-        self.slots = Some(Slots::start(ranks, &self.link, &Arc::new(options), members)?);
+        let checkpoints = self.checkpoints.clone();
+        let before_end: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+            if let Some(checkpoints) = &checkpoints {
+                checkpoints.leave();
+            }
+        });
+        let options = Arc::new(options);
+        self.slots = Some(Slots::start(ranks, &self.link, &options, members, &before_end)?);
         Ok(())
     }
 
@@ -603,6 +616,9 @@ impl Agent for Talk<'_> {
         self.process.hold(Some(left));
         let interrupt = self.process.interrupt;
         if interrupt.signal().is_some() && !self.slots.have_ended() {
+            if let Some(checkpoints) = &self.process.checkpoints {
+                checkpoints.need_not_wait();
+            }
             self.slots.deliver_all(&ToWorker::Abort);
         } else if interrupt.drain_signal().is_some() && !self.leaving {
             self.leaving = true;

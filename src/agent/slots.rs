@@ -133,12 +133,14 @@ fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Slots {
-    /// Starts a thread for each rank. Each registers its worker with the master.
+    /// Starts a thread for each rank. Each registers its worker with the master. `before_end` is called by the
+    /// last one before it ends.
     pub(super) fn start(
         ranks: Range<u32>,
         link: &Arc<Link>,
         options: &Arc<WorkerOptions>,
         members: Option<Arc<dyn Members>>,
+        before_end: &Arc<dyn Fn() + Send + Sync>,
     ) -> Result<Self, TransportError> {
         let first_rank = ranks.start;
         let alive = Arc::new(AtomicUsize::new(ranks.len()));
@@ -167,6 +169,7 @@ impl Slots {
             let current = Arc::new(RunningAttempt::new());
             let (running, gangs) = (Arc::clone(&current), members.clone());
             let are_over = Arc::clone(&are_over);
+            let before_end = Arc::clone(before_end);
             let serve = move || {
                 // Signals to the agent are handled by its main thread.
                 let ended = worker::serve_process(&mut transport, options, current, &Interrupt::new());
@@ -179,6 +182,7 @@ impl Slots {
                     if let Some(gangs) = gangs {
                         gangs.leave_all();
                     }
+                    before_end();
                 }
                 if alive.fetch_sub(1, Ordering::AcqRel) == 1 {
                     link.goodbye();

@@ -65,6 +65,7 @@ impl<T: MasterTransport> Run<'_, T> {
     pub(super) fn tell_drain(&mut self) {
         self.checkpoints.notice.drained.get_or_insert_with(node::now);
         self.tell_checkpoints();
+        self.begin_flush();
     }
 
     /// Tells tasks when the time is over. At the begin of a run, what an earlier one has said ends.

@@ -1,14 +1,17 @@
 //! Checkpoints that lie on the nodes of a run with agents: who has which file, and what follows from that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use pmc_checkpoint::nodes::{Book, Given, MasterSays, NodeId, NodeSays, Orders, SavedFile};
 use pmc_checkpoint::{Store, StoreError, task_directory, task_name};
+use pmc_system::clock;
 
 use super::Run;
+use super::checkpoint_store::Flushing;
 use crate::node;
 use crate::protocol::{NodeChange, Rank, ToWorker};
 use crate::transport::MasterTransport;
@@ -16,18 +19,25 @@ use crate::transport::MasterTransport;
 /// What the driver knows of checkpoints on nodes.
 #[derive(Debug, Default)]
 pub(super) struct OnNodes {
-    book: Book,
+    pub(super) book: Book,
     /// The stores of DAGs whose tasks have saved something, by their DAG files.
-    stores: BTreeMap<PathBuf, Store>,
+    pub(super) stores: BTreeMap<PathBuf, Store>,
+    /// Tasks of which the book has what is in their stores: id of the store, directory.
+    learnt: BTreeSet<(String, String)>,
     /// A worker of each host that has an agent.
     agents: BTreeMap<String, Rank>,
+    /// Those whose hosts see the directory of the DAG file.
+    seeing: BTreeSet<NodeId>,
+    pub(super) flushing: Flushing,
     /// A node has said something: all others are to begin.
     are_used: bool,
+    /// When the first of them has.
+    begun: Option<Instant>,
 }
 
 impl OnNodes {
     /// Returns the DAG file with the store that has this id.
-    fn dag_of(&self, run: &str) -> Option<&Path> {
+    pub(super) fn dag_of(&self, run: &str) -> Option<&Path> {
         let mut stores = self.stores.iter();
         stores
             .find(|(_, store)| store.id() == run)
@@ -45,16 +55,23 @@ impl<T: MasterTransport> Run<'_, T> {
             let orders = agents.map(|rank| (rank.0, MasterSays::Begin)).collect();
             self.send_orders(orders);
         }
-        if let NodeSays::Has(file) = &said
-            && self.is_done(file)
-        {
-            let discard = MasterSays::Discard(file.clone());
-            return self.send_orders(vec![(node, discard)]);
+        if let NodeSays::Has(file) = &said {
+            if self.is_done(file) {
+                let discard = MasterSays::Discard(file.clone());
+                return self.send_orders(vec![(node, discard)]);
+            }
+            self.learn_once(&file.run, &file.task);
         }
-        let book = &mut self.checkpoints.on_nodes.book;
+        let on_nodes = &mut self.checkpoints.on_nodes;
+        let sees_store = on_nodes.seeing.contains(&node);
+        let book = &mut on_nodes.book;
+        book.set_time(clock::elapsed(*on_nodes.begun.get_or_insert_with(clock::now)));
         match said {
             NodeSays::Begin { addresses, runs } => {
                 book.begin(node, addresses, &mut orders);
+                if sees_store {
+                    book.note_sight(node);
+                }
                 self.learn_stores();
                 let is_of_run = |run: &String| self.checkpoints.on_nodes.dag_of(run).is_some();
                 let known = runs.into_iter().filter(is_of_run);
@@ -70,17 +87,24 @@ impl<T: MasterTransport> Run<'_, T> {
                 let given = self.give(node, Path::new(OsStr::from_bytes(&dag)), &task, submit);
                 orders.push((node, MasterSays::Given { number, given }));
             }
-            NodeSays::Has(file) => book.has(node, file, &mut orders),
-            NodeSays::HasNot(file) => book.has_not(node, &file, &mut orders),
+            NodeSays::Has(file) => {
+                book.has(node, file.clone(), &mut orders);
+                self.note_holders(&file);
+            }
+            NodeSays::HasNot(file) => {
+                book.has_not(node, &file, &mut orders);
+                self.note_holders(&file);
+            }
             NodeSays::Withhold {
                 run,
                 task,
                 series,
                 reason,
-            } => {
-                let shown = shown(&task);
-                tracing::warn!("Task {shown}: checkpoint {series} is not used again: {reason}");
-                book.withhold(&run, &task, series, reason);
+            } => self.withhold((&run, &task), series, reason),
+            NodeSays::Flushed { file, failed } => self.note_brought(Some(node), &file, failed),
+            NodeSays::Leaves => {
+                book.leave(node, &mut orders);
+                self.note_leaving(node);
             }
             NodeSays::Closed { dag, record } => {
                 if let Some(dag) = self.dag_of_run(Path::new(OsStr::from_bytes(&dag))) {
@@ -99,11 +123,70 @@ impl<T: MasterTransport> Run<'_, T> {
         self.send_orders(orders);
     }
 
-    fn send_orders(&mut self, orders: Orders) {
+    /// Notes that a series is not to be given any more, also for the next master.
+    fn withhold(&mut self, (run, task): (&str, &str), series: u64, reason: String) {
+        let shown = shown(task);
+        tracing::warn!("Task {shown}: checkpoint {series} is not used again: {reason}");
+        let stored = self.stored_task(run, task);
+        if let Some(Err(error)) = stored.map(|stored| stored.withhold(series, &reason)) {
+            tracing::error!("Task {shown}: {error}");
+        }
+        self.checkpoints
+            .on_nodes
+            .book
+            .withhold(run, task, series, reason);
+    }
+
+    /// Lets the next attempt of a task start where its newest series is, if there is room.
+    fn note_holders(&mut self, file: &SavedFile) {
+        let on_nodes = &self.checkpoints.on_nodes;
+        let name = task_name(&file.task).filter(|_| on_nodes.dag_of(&file.run) == Some(&self.options.dag));
+        if let Some(task) = name.and_then(|name| self.out.dags.root.dag.find(&name)) {
+            let (bytes, nodes) = on_nodes.book.holders(&file.run, &file.task);
+            let ranks: Vec<Rank> = nodes.into_iter().map(Rank).collect();
+            self.master.note_saved(task, bytes, &ranks);
+        }
+    }
+
+    /// Sends orders, and has done what is to be done in the stores.
+    pub(super) fn send_orders(&mut self, orders: Orders) {
         for (node, order) in orders {
             self.out
                 .send_message(Rank(node), ToWorker::Checkpoint(Box::new(order)));
         }
+        self.do_store_jobs();
+    }
+
+    /// Lets the book have what the store of its DAG has of a task, if it has not.
+    fn learn_once(&mut self, run: &str, task: &str) {
+        let key = (run.to_owned(), task.to_owned());
+        if !self.checkpoints.on_nodes.learnt.contains(&key) {
+            self.learn(run, task);
+            self.checkpoints.on_nodes.learnt.insert(key);
+        }
+    }
+
+    /// Lets the book have what the store of its DAG has of a task. Returns these files.
+    fn learn(&mut self, run: &str, task: &str) -> Vec<SavedFile> {
+        let contents = self.stored_task(run, task).map(|stored| stored.contents());
+        let contents = match contents {
+            None => return Vec::new(),
+            Some(Ok(contents)) => contents,
+            Some(Err(error)) => {
+                tracing::warn!(
+                    "Task {}: what it has saved in the store is not used: {error}",
+                    shown(task)
+                );
+                return Vec::new();
+            }
+        };
+        let book = &mut self.checkpoints.on_nodes.book;
+        let files: Vec<SavedFile> = contents.sidecars.iter().map(SavedFile::of).collect();
+        files.iter().for_each(|file| book.in_store(file.clone()));
+        for (series, reason) in contents.withheld {
+            book.withhold(run, task, series, reason);
+        }
+        files
     }
 
     /// Returns the path of a DAG file that a node has named, if it is one of this run.
@@ -148,8 +231,15 @@ impl<T: MasterTransport> Run<'_, T> {
             .map_err(|error| error.to_string())?
             .id()
             .to_owned();
+        let stored = self.learn(&run, &directory);
+        if !stored.is_empty()
+            && !self.checkpoints.on_nodes.seeing.contains(&node)
+            && let Some(store) = self.stored_task(&run, &directory)
+        {
+            self.serve_store(&store, &stored);
+        }
         let book = &mut self.checkpoints.on_nodes.book;
-        let (last, series) = book.want(node, (&run, &directory), submit, 0);
+        let (last, series) = book.want(node, (&run, &directory), submit);
         let name = String::from_utf8_lossy(task);
         match &series {
             Some((number, _)) if *number == last => {
@@ -183,15 +273,26 @@ impl<T: MasterTransport> Run<'_, T> {
     }
 
     /// Notes a worker that has registered.
-    pub(super) fn note_agent(&mut self, from: Rank, host: &str) {
+    pub(super) fn note_agent(&mut self, from: Rank, host: &str, is_away: bool) {
         if !self.out.transport.is_dynamic() {
             return;
         }
-        let OnNodes { agents, are_used, .. } = &mut self.checkpoints.on_nodes;
+        let OnNodes {
+            agents,
+            are_used,
+            seeing,
+            book,
+            ..
+        } = &mut self.checkpoints.on_nodes;
+        if !is_away {
+            seeing.insert(from.0);
+            book.note_sight(from.0);
+        }
         let known = agents.get(host).copied();
         // The others of its agent follow.
         if known.is_none() {
             agents.insert(host.to_owned(), from);
+            book.await_nodes(agents.len());
             if *are_used {
                 self.send_orders(vec![(from.0, MasterSays::Begin)]);
             }
@@ -201,7 +302,11 @@ impl<T: MasterTransport> Run<'_, T> {
     /// Notes what has become of a node.
     pub(super) fn note_node(&mut self, from: Rank, change: &NodeChange) {
         if let NodeChange::Lost = change {
-            self.checkpoints.on_nodes.agents.retain(|_, rank| *rank != from);
+            let on_nodes = &mut self.checkpoints.on_nodes;
+            on_nodes.agents.retain(|_, rank| *rank != from);
+            on_nodes.book.await_nodes(on_nodes.agents.len());
+            on_nodes.seeing.remove(&from.0);
+            on_nodes.flushing.leaving.remove(&from.0);
         }
         let book = &mut self.checkpoints.on_nodes.book;
         if book.is_empty() {
@@ -212,7 +317,8 @@ impl<T: MasterTransport> Run<'_, T> {
             NodeChange::Silent => book.silence(from.0, true, &mut orders),
             NodeChange::Back => book.silence(from.0, false, &mut orders),
             NodeChange::Lost => book.lose(from.0, &mut orders),
-            NodeChange::Leaving | NodeChange::Cache(_) => {}
+            NodeChange::Leaving => book.leave(from.0, &mut orders),
+            NodeChange::Cache(_) => {}
         }
         self.send_orders(orders);
     }
@@ -227,18 +333,21 @@ impl<T: MasterTransport> Run<'_, T> {
 
     /// Has nodes remove what they have of a task that is done.
     pub(super) fn remove_from_nodes(&mut self, dag: &Path, name: &[u8]) {
-        let OnNodes { book, stores, .. } = &mut self.checkpoints.on_nodes;
+        let OnNodes {
+            book, stores, learnt, ..
+        } = &mut self.checkpoints.on_nodes;
         let (Some(store), Ok(task)) = (stores.get(dag), task_directory(name)) else {
             return;
         };
         let mut orders = Vec::new();
+        learnt.remove(&(store.id().to_owned(), task.clone()));
         book.done(store.id(), &task, &mut orders);
         self.send_orders(orders);
     }
 }
 
 /// Returns the name of the task with a directory, for messages.
-fn shown(directory: &str) -> String {
+pub(super) fn shown(directory: &str) -> String {
     let name = task_name(directory).unwrap_or_default();
     String::from_utf8_lossy(&name).into_owned()
 }

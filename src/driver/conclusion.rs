@@ -28,6 +28,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         if aborted.is_some() {
             self.end_redirects();
         }
+        self.flush_at_end(aborted.as_ref());
         let (message, timeout) = match aborted {
             None => (ToWorker::Shutdown, CLOSE_TIMEOUT),
             Some(Aborted::WallTime | Aborted::HeldBack | Aborted::Task { .. }) => {

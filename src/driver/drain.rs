@@ -97,6 +97,7 @@ impl<T: MasterTransport> Run<'_, T> {
             tracing::info!("The time is over: asking the {running} tasks that run to end");
             self.master.handle(Event::Drain, &mut self.out)?;
             self.terminate_tasks();
+            self.begin_flush();
         }
         if let Some(drain) = &mut self.drain
             && drain.stop_at.take_if(|at| *at <= now).is_some()

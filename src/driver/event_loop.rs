@@ -101,6 +101,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         self.run.drain_if_asked()?;
         self.run.stop_if_time_is_over()?;
         self.tell_limits();
+        self.run.tend_checkpoints();
         self.rests.wake_tasks(&mut self.run)?;
         if let Some(aborted) = self.run.task_abort {
             self.flush()?;
@@ -215,6 +216,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.run.time.stop_at().filter(|_| !self.run.is_stopping),
             self.run.notices.next(self.run.time.stop_at()),
             self.run.checkpoints.next(self.run.time.stop_at()),
+            self.run.next_flush_look(),
             self.run.drain.as_ref().and_then(|drain| drain.stop_at),
             drained,
             self.drain_at,
@@ -302,7 +304,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                     self.run.out.hosts.insert(from, registration.host.clone());
                 }
                 self.run.note_sight(from, &registration);
-                self.run.note_agent(from, &registration.host);
+                self.run.note_agent(from, &registration.host, registration.away);
                 self.run.handle(Event::Registered(from, registration))?;
                 self.rests.wake_for_host(&mut self.run)?;
                 let mut kept = self.nodes.take_kept(from).into_iter();

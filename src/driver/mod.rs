@@ -6,6 +6,7 @@
 pub(crate) mod assignment;
 mod away;
 mod bad_hosts;
+mod checkpoint_store;
 mod checkpoints;
 mod checkpoints_on_nodes;
 mod combine;
@@ -20,6 +21,7 @@ mod end_of_time;
 mod error;
 mod event_loop;
 mod events;
+mod flush;
 mod gangs;
 mod guests;
 mod holds;
@@ -359,6 +361,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         );
         self.end_redirects();
         let lost_nodes = self.lost_nodes();
+        self.flush_at_end(None);
         error.unresponsive_workers = stop_workers(self.run.out.transport, &ToWorker::Abort, CLOSE_TIMEOUT);
         error.set_closed();
         let _ = self.handle_last_results();

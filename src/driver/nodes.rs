@@ -57,7 +57,9 @@ impl Nodes {
         from: Rank,
         message: ToMaster,
     ) -> Option<ToMaster> {
-        let is_known = self.started && run.master.host_of(from).is_some();
+        // A node whose workers have left still says what it has saved.
+        let of_node = matches!(message, ToMaster::Checkpoint(_));
+        let is_known = self.started && (of_node || run.master.host_of(from).is_some());
         if is_known || !run.out.transport.is_dynamic() {
             return Some(message);
         }

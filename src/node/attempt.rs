@@ -338,7 +338,7 @@ impl Attempt {
         })?;
         if let Some(nodes) = &self.nodes {
             let given = given.ok_or_else(|| Refusal::Gone(prefix.clone()))?;
-            bring(nodes.as_ref(), &task, &given)?;
+            bring(nodes.as_ref(), &self.dag, &task, &given)?;
         }
         Ok(task.open(series, prefix, process.rank)?)
     }
@@ -478,7 +478,7 @@ impl Attempt {
 }
 
 /// Sees to it that this node has a file, as it was saved.
-fn bring(nodes: &dyn Nodes, task: &TaskStore, given: &GivenFile) -> Result<(), Refusal> {
+fn bring(nodes: &dyn Nodes, dag: &Path, task: &TaskStore, given: &GivenFile) -> Result<(), Refusal> {
     let file = &given.file;
     if given.is_here {
         // Who reads it verifies it; a damaged one is replaced if that can be done.
@@ -495,7 +495,7 @@ fn bring(nodes: &dyn Nodes, task: &TaskStore, given: &GivenFile) -> Result<(), R
         );
         nodes.has_not(file.clone());
     }
-    match nodes.fetch(task, file, &given.sources) {
+    match nodes.fetch(dag, task, file, &given.sources) {
         true => Ok(()),
         false => Err(Refusal::Gone(file.prefix.clone())),
     }

@@ -9,6 +9,7 @@ mod connection;
 mod mail;
 mod place;
 mod statistics;
+pub(crate) mod transfer;
 
 use std::collections::BTreeMap;
 use std::io;

@@ -29,9 +29,9 @@ pub trait Nodes: Debug + Send + Sync {
     /// Says that it has the file no more.
     fn has_not(&self, file: SavedFile);
 
-    /// Gets a file from another node. Each source is a node with its addresses. Returns whether it is there
-    /// now.
-    fn fetch(&self, task: &TaskStore, file: &SavedFile, sources: &[Vec<String>]) -> bool;
+    /// Gets a file from another node, or from the store beside the DAG file. Each source is a node with its
+    /// addresses. Returns whether it is there now.
+    fn fetch(&self, dag: &Path, task: &TaskStore, file: &SavedFile, sources: &[Vec<String>]) -> bool;
 
     /// Says that a series is not to be given any more.
     fn withhold(&self, task: (&str, &str), series: u64, reason: &str);

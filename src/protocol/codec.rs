@@ -185,7 +185,10 @@ mod tests {
             task,
             text,
         });
-        prop_oneof![begin, want, has, withhold, message]
+        let flushed = (saved_file(), any::<Option<String>>());
+        let flushed = flushed.prop_map(|(file, failed)| NodeSays::Flushed { file, failed });
+        let leaves = Just(NodeSays::Leaves);
+        prop_oneof![begin, want, has, withhold, message, flushed, leaves]
     }
 
     /// What the master says about them.
@@ -219,6 +222,8 @@ mod tests {
             task,
             series,
         });
+        let flush = (bytes(), saved_file(), sources());
+        let flush = flush.prop_map(|(dag, file, sources)| MasterSays::Flush { dag, file, sources });
         let tell = any::<String>().prop_map(|run| MasterSays::Tell { run });
         prop_oneof![
             given,
@@ -226,6 +231,8 @@ mod tests {
             drop,
             safe,
             tell,
+            flush,
+            Just(MasterSays::MayGo),
             saved_file().prop_map(MasterSays::Discard)
         ]
     }

@@ -14,6 +14,9 @@
 //!   way count here, so that tasks that start at the same time share what they fetch. They do not count for
 //!   the first choice: it would bring all tasks of a wide level to one host.
 //!
+//! What a task has saved on nodes counts like an input of its own, so that its next attempt starts where that
+//! is.
+//!
 //! What counts are bytes: those that the host holds, less those that others hold and it does not. What
 //! nobody holds comes from the staging site wherever the task runs. A file of unknown size counts as one
 //! byte.
@@ -58,6 +61,8 @@ pub(super) struct CacheIndex {
     hosts: Vec<Holder>,
     /// How many tasks have overtaken one that waits.
     overtaking: FxHashMap<TaskId, u32>,
+    /// What tasks that are not done have saved on nodes.
+    saved: FxHashMap<TaskId, FileId>,
 }
 
 #[derive(Debug, Default)]
@@ -94,6 +99,7 @@ impl Default for CacheIndex {
             known_sets: FxHashMap::default(),
             hosts: Vec::new(),
             overtaking: FxHashMap::default(),
+            saved: FxHashMap::default(),
         }
     }
 }
@@ -124,6 +130,32 @@ impl CacheIndex {
         self.files.push(File::default());
         self.names.insert(name.into(), file);
         file
+    }
+
+    /// Returns the file for what a task has saved. If it is new, the inputs of the task are with it from now
+    /// on.
+    fn saved_by(&mut self, task: TaskId, inputs: &mut InputSet) -> FileId {
+        let next = self.files.len() as FileId;
+        let file = *self.saved.entry(task).or_insert(next);
+        if file == next {
+            self.files.push(File::default());
+            // It has the highest number, so the set is still ascending.
+            let mut set = self.sets[*inputs as usize].to_vec();
+            set.push(file);
+            *inputs = self.sets.len() as InputSet;
+            self.sets.push(set.into());
+        }
+        file
+    }
+
+    /// Forgets who has what a task has saved: it is done.
+    pub(super) fn forget_saved(&mut self, task: TaskId) {
+        if !self.saved.is_empty()
+            && let Some(file) = self.saved.remove(&task)
+        {
+            let holders = self.files[file as usize].holders.clone();
+            holders.into_iter().for_each(|host| self.remove(host, file));
+        }
     }
 
     /// Returns whether a host holds a file; `None` if it is not even on its way.
@@ -265,6 +297,29 @@ impl Master {
             self.cache_index.note(host, news);
         }
         Ok(())
+    }
+
+    /// Notes which workers are on hosts that have what a task has saved, and how many bytes that are: its next
+    /// attempt prefers these hosts.
+    pub fn note_saved(&mut self, task: TaskId, bytes: u64, ranks: &[Rank]) {
+        let mut hosts = Vec::new();
+        for rank in ranks {
+            if let Ok(slot) = self.known_slot(*rank)
+                && slot.member.is_there()
+            {
+                hosts.push(slot.host);
+            }
+        }
+        let inputs = &mut self.nodes[task.index()].inputs;
+        let file = self.cache_index.saved_by(task, inputs);
+        let before = self.cache_index.files[file as usize].holders.clone();
+        for host in before.into_iter().filter(|host| !hosts.contains(host)) {
+            self.cache_index.remove(host, file);
+        }
+        self.cache_index.files[file as usize].bytes = bytes;
+        hosts
+            .into_iter()
+            .for_each(|host| self.cache_index.add(host, file, true));
     }
 
     /// True if an input of a task lies on other hosts, but not on this one.

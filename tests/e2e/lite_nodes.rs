@@ -132,6 +132,16 @@ pub(crate) struct Running<'a> {
     restart: &'a dyn Fn() -> Served,
 }
 
+impl Running<'_> {
+    /// Sends a signal to the master and to all agents, as a batch system does at the end of a job.
+    pub(crate) fn signal_all(&self, signal: Signal) {
+        for node in self.nodes.iter().flatten() {
+            assert!(node.signal_agent(signal), "an agent is missing");
+        }
+        kill(Pid::from_raw(self.master.0.id().cast_signed()), signal).expect("the master");
+    }
+}
+
 impl Grid {
     /// Starts a web server with the inputs of the workflow, whose first jobs take `seconds`.
     pub(crate) fn new(seconds: &str, input: &str) -> Self {

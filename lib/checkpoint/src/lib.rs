@@ -14,6 +14,7 @@
 //! TASK/SERIES/PREFIX.RANK.json  the sidecar: see [`Sidecar`]
 //! TASK/SERIES/PREFIX.RANK.part  a file that is open, or was so when its attempt was killed
 //! TASK/SERIES/withheld          why the series is not given: a line of text
+//! TASK/SERIES.new               files of a series that come in from nodes: they do not count
 //! ```
 //!
 //! TASK is the name of the task as [`task_directory`] encodes it. `NAME.dag.checkpoints.jsonl` has a line for
@@ -22,7 +23,7 @@
 //! A node has the same in `PATH/pmc-checkpoints-UID/ID`: series of its own tasks, and copies of files of
 //! other nodes ([`nodes`]).
 //!
-//! [`Series`], [`Interval`] and [`nodes`] are pure; only [`Store`] and [`TaskStore`] open files.
+//! [`Series`], [`Interval`] and [`nodes`] are pure; only [`Store`], [`TaskStore`] and [`Settings`] open files.
 
 mod checksum;
 mod due;
@@ -36,6 +37,7 @@ mod record;
 mod saved_file;
 mod seconds;
 mod series;
+mod settings;
 mod sidecar;
 mod store;
 mod task_store;
@@ -44,12 +46,13 @@ mod usage;
 pub use checksum::{BLOCK, BlockSums, verify};
 pub use due::{Interval, is_due};
 pub use error::StoreError;
-pub use name::{InvalidName, MAX_PREFIX, Prefix, task_directory, task_name};
+pub use name::{InvalidName, MAX_PREFIX, Prefix, WATCHED, task_directory, task_name};
 pub use notice::Notice;
 pub use plan::{InvalidPlan, Plan};
 pub use record::{FileRecord, Use};
 pub use series::{AllSeries, Series};
+pub use settings::{ComplexPath, Hosts, InvalidSetting, Settings, SettingsError};
 pub use sidecar::{InvalidSidecar, Sidecar};
 pub use store::Store;
-pub use task_store::{TaskStore, Verified};
+pub use task_store::{Contents, TaskStore, Verified};
 pub use usage::{TaskUsage, Usage};

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Maximum characters of a prefix.
 pub const MAX_PREFIX: usize = 20;
 
+/// Beginning of the prefixes of files that `pegasus-lite` saves for a program that does not do so itself.
+pub const WATCHED: &str = "pegasusLite";
+
 /// Maximum bytes of the name of a directory.
 const MAX_DIRECTORY: usize = 255;
 
@@ -33,6 +36,12 @@ impl Prefix {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Returns whether `pegasus-lite` saves the file: see [`WATCHED`].
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        self.0.starts_with(WATCHED)
     }
 }
 

@@ -66,18 +66,34 @@ impl Series {
         self.files.iter().flat_map(of)
     }
 
+    /// Returns whether the task itself has saved a file of it.
+    fn is_own(&self) -> bool {
+        self.files.keys().any(|prefix| !prefix.is_watched())
+    }
+
+    /// Returns the prefixes that count, if the task itself saves files, or if it does not.
+    fn prefixes(&self, is_own: bool) -> impl Iterator<Item = (&Prefix, &Files)> {
+        self.files
+            .iter()
+            .filter(move |(prefix, _)| !is_own || !prefix.is_watched())
+    }
+
     /// True if all announced ranks have closed their files, none is open, and these are files of all prefixes
     /// that the series `before` has.
-    fn is_complete(&self, before: Option<&Self>) -> bool {
-        let is_whole = |files: &Files| files.closed.len() as u64 == u64::from(files.ranks);
-        let has_all =
-            before.is_none_or(|before| before.files.keys().all(|name| self.files.contains_key(name)));
-        let is_closed = self.open.is_empty() && !self.is_cut && !self.files.is_empty();
-        is_closed && has_all && self.files.values().all(is_whole)
+    fn is_complete(&self, before: Option<&Self>, is_own: bool) -> bool {
+        let is_whole = |(_, files): (_, &Files)| files.closed.len() as u64 == u64::from(files.ranks);
+        let mut needed = before.into_iter().flat_map(|before| before.prefixes(is_own));
+        let has_all = needed.all(|(prefix, _)| self.files.contains_key(prefix));
+        let is_open = self.open.iter().any(|(prefix, _)| !is_own || !prefix.is_watched());
+        let has_some = self.prefixes(is_own).next().is_some();
+        !is_open && !self.is_cut && has_some && has_all && self.prefixes(is_own).all(is_whole)
     }
 }
 
 /// All series of a task that are there.
+///
+/// A task that saves its state itself may have files of type `checkpoint`, too, which `pegasus-lite` saves in
+/// series of its own. These do not count then: they know nothing of what the task saves, and when.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AllSeries(BTreeMap<u64, Series>);
 
@@ -148,8 +164,9 @@ impl AllSeries {
     pub fn complete(&self) -> Vec<u64> {
         let mut complete = Vec::new();
         let mut before = None;
+        let is_own = self.0.values().any(Series::is_own);
         for (number, series) in self.iter() {
-            if series.is_complete(before) {
+            if series.is_complete(before, is_own) {
                 complete.push(number);
                 before = Some(series);
             }
@@ -347,6 +364,23 @@ mod tests {
                 prop_assert_eq!(all.given(), good.len().checked_sub(2).map(|at| good[at]));
             }
         }
+    }
+
+    #[test]
+    fn what_lite_saves_does_not_count_beside_what_the_task_saves() {
+        let watched = |series| Sidecar {
+            prefix: Prefix::try_from("pegasusLiteFiles").unwrap(),
+            ..file(series, 0, 0, 1)
+        };
+        let mut all = AllSeries::default();
+        (1..=3).for_each(|series| all.close(&watched(series)));
+        assert_eq!(all.given(), Some(3));
+        // The program saves for itself, more often.
+        all.close(&file(2, 0, 0, 1));
+        assert_eq!(all.complete(), [2]);
+        all.open(7, watched(7).prefix, 0);
+        all.close(&file(7, 0, 0, 1));
+        assert_eq!(all.complete(), [2, 7]);
     }
 
     #[test]

@@ -17,6 +17,9 @@ use crate::{AllSeries, InvalidSidecar, Prefix, Series, Sidecar, StoreError, side
 /// Ending of a file that is open.
 const PART: &str = ".part";
 
+/// Ending of the directory of a series that is not there as a whole: it has no number, and so does not count.
+const INCOMING: &str = ".new";
+
 /// Ending of a sidecar.
 const SIDECAR: &str = ".json";
 
@@ -43,6 +46,17 @@ pub struct TaskStore {
     task: String,
     /// The id of the store.
     run: String,
+    /// Ending of the directories of series.
+    ending: &'static str,
+}
+
+/// What the store beside a DAG file has of a task.
+#[derive(Debug, Default)]
+pub struct Contents {
+    /// The sidecars of all complete series.
+    pub sidecars: Vec<Sidecar>,
+    /// The series that are not given, and why.
+    pub withheld: Vec<(u64, String)>,
 }
 
 /// A series that was looked at before it is given.
@@ -61,13 +75,75 @@ impl TaskStore {
             path: store.join(task),
             task: task.to_owned(),
             run: run.to_owned(),
+            ending: "",
         }
+    }
+
+    /// The same for files of series that do not count before they are [`accepted`](Self::accept).
+    #[must_use]
+    pub fn incoming(&self) -> Self {
+        Self {
+            ending: INCOMING,
+            ..self.clone()
+        }
+    }
+
+    /// Lets a series count whose files are all there: see [`incoming`](Self::incoming). What other attempts
+    /// have left there goes.
+    ///
+    /// # Errors
+    /// It is missing, or cannot get its name. It does not count then.
+    pub fn accept(&self, series: u64, submit: u64) -> Result<(), StoreError> {
+        let incoming = self.incoming().series_path(series);
+        let name = series.to_string();
+        for entry in fs::read_dir(own_folder(&incoming)?.path()).map_err(at(&incoming))? {
+            let entry = entry.map_err(at(&incoming))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let sidecar = incoming.join(format!("{}{SIDECAR}", name.trim_end_matches(SIDECAR)));
+            let is_of = |sidecar: Sidecar| sidecar.submit == submit;
+            if !self.read_sidecar(series, &sidecar).is_ok_and(is_of) {
+                fs::remove_file(entry.path()).map_err(at(&incoming.join(name)))?;
+            }
+        }
+        pmc_files::rename(&incoming, OsStr::new(&name)).map_err(at(&incoming))?;
+        sync_directory(&self.path).map_err(at(&self.path))
+    }
+
+    /// Returns what is there of complete series, and what is withheld. Removes nothing.
+    ///
+    /// # Errors
+    /// The directory cannot be read. One that is missing is empty.
+    pub fn contents(&self) -> Result<Contents, StoreError> {
+        let all = self.scan()?.0;
+        let withheld = all.iter().filter_map(|(number, series)| {
+            let reason = series.withheld()?;
+            Some((number, reason.to_owned()))
+        });
+        let mut contents = Contents {
+            withheld: withheld.collect(),
+            sidecars: Vec::new(),
+        };
+        for number in all.complete() {
+            let names = all.get(number).into_iter().flat_map(Series::names);
+            let sidecars = names.map(|(prefix, rank)| {
+                let path = self.file_path(number, prefix, rank, SIDECAR);
+                self.read_sidecar(number, &path)
+            });
+            contents.sidecars.extend(sidecars.flatten());
+        }
+        Ok(contents)
     }
 
     /// Returns the name of the directory.
     #[must_use]
     pub fn directory(&self) -> &str {
         &self.task
+    }
+
+    /// Returns the directory of the store.
+    #[must_use]
+    pub fn store(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("."))
     }
 
     /// Returns the id of the store.
@@ -83,7 +159,7 @@ impl TaskStore {
     }
 
     fn series_path(&self, series: u64) -> PathBuf {
-        self.path.join(series.to_string())
+        self.path.join(format!("{series}{}", self.ending))
     }
 
     fn file_path(&self, series: u64, prefix: &Prefix, rank: u32, ending: &str) -> PathBuf {
@@ -331,11 +407,13 @@ impl TaskStore {
         verified
     }
 
-    /// Notes that a series is not to be given.
+    /// Notes that a series is not to be given, also one that only nodes have.
     ///
     /// # Errors
     /// It cannot be noted.
     pub fn withhold(&self, series: u64, reason: &str) -> Result<(), StoreError> {
+        make_directory(&self.path)?;
+        make_directory(&self.series_path(series))?;
         let path = self.series_path(series).join(WITHHELD);
         replace(&path, format!("{reason}\n").as_bytes()).map_err(at(&path))
     }
@@ -403,179 +481,4 @@ impl TaskStore {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write as _;
-    use std::os::unix::fs::PermissionsExt as _;
-
-    use super::*;
-    use crate::{BlockSums, Notice, Store};
-
-    fn prefix() -> Prefix {
-        Prefix::try_from("p").unwrap()
-    }
-
-    /// Saves a series of one file.
-    fn save(task: &TaskStore, series: u64, data: &[u8]) {
-        let mut file = task.create(series, &prefix(), 0).unwrap();
-        file.write_all(data).unwrap();
-        file.sync_all().unwrap();
-        task.publish(&sidecar(task, series, data)).unwrap();
-    }
-
-    fn sidecar(task: &TaskStore, series: u64, data: &[u8]) -> Sidecar {
-        let mut sums = BlockSums::default();
-        sums.add(data);
-        Sidecar {
-            series,
-            bytes: sums.bytes(),
-            crc32: sums.finish(),
-            ..task.sidecar(prefix())
-        }
-    }
-
-    fn place() -> (tempfile::TempDir, Store, TaskStore) {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::make(&dir.path().join("w.dag")).unwrap();
-        let task = store.task(b"a/b").unwrap();
-        (dir, store, task)
-    }
-
-    fn chosen(task: &TaskStore) -> (Option<u64>, usize) {
-        let (mut all, _) = task.scan().unwrap();
-        let Verified { given, problems } = task.choose(&mut all);
-        (given, problems.len())
-    }
-
-    #[test]
-    fn what_was_saved_is_found_again() {
-        let (dir, store, task) = place();
-        let dag = dir.path().join("w.dag");
-        assert_eq!(
-            fs::metadata(store.path()).unwrap().permissions().mode() & 0o777,
-            0o700
-        );
-        assert_eq!(chosen(&task), (None, 0));
-        save(&task, 1, b"one");
-        save(&task, 2, b"two");
-        drop(task.create(3, &prefix(), 0).unwrap());
-        let again = Store::make(&dag).unwrap();
-        assert_eq!(again.id(), store.id());
-        let tasks = again.tasks().unwrap();
-        assert_eq!(tasks.len(), 1);
-        assert_eq!(chosen(&tasks[0]), (Some(2), 0));
-        let (file, sidecar) = tasks[0].open(2, &prefix(), 0).unwrap();
-        assert!(verify(file, sidecar.bytes, &sidecar.crc32).unwrap());
-        let (all, problems) = task.scan().unwrap();
-        assert_eq!((all.last(), problems.len()), (3, 0));
-        task.remove_series(2).unwrap();
-        assert_eq!(chosen(&task), (Some(1), 0));
-        again.remove().unwrap();
-        assert!(Store::open(&dag).unwrap().is_none());
-    }
-
-    #[test]
-    fn damaged_series_are_not_given() {
-        let (_dir, _store, task) = place();
-        (1..=3).for_each(|series| save(&task, series, b"the same length"));
-        // A flipped byte.
-        fs::write(task.series_path(3).join("p.0"), b"the same lengtH").unwrap();
-        assert_eq!(chosen(&task), (Some(2), 1));
-        // It is noted.
-        assert_eq!(chosen(&task), (Some(2), 0));
-        let (all, _) = task.scan().unwrap();
-        assert_eq!(all.get(3).unwrap().withheld(), Some("its file p.0 is damaged"));
-        // A cut file.
-        fs::write(task.series_path(2).join("p.0"), b"the same").unwrap();
-        assert_eq!(chosen(&task), (Some(1), 0));
-        assert_eq!(task.scan().unwrap().1.len(), 1);
-        // A sidecar of another run.
-        let path = task.series_path(1).join("p.0.json");
-        let text = fs::read_to_string(&path).unwrap();
-        fs::write(&path, text.replace(&task.run, &"0".repeat(32))).unwrap();
-        assert_eq!(chosen(&task), (None, 0));
-        // One of another task, and a torn one.
-        fs::write(&path, text.replace("a%2Fb", "other")).unwrap();
-        assert_eq!(chosen(&task), (None, 0));
-        fs::write(&path, &text[..text.len() / 2]).unwrap();
-        assert_eq!(chosen(&task), (None, 0));
-        fs::write(&path, &text).unwrap();
-        assert_eq!(chosen(&task), (Some(1), 0));
-    }
-
-    #[test]
-    fn numbers_that_no_run_gives_are_no_series() {
-        let (_dir, _store, task) = place();
-        save(&task, 3, b"three");
-        for name in ["18446744073709551615", "007", "-1", "281474976710657"] {
-            fs::create_dir(task.path.join(name)).unwrap();
-        }
-        let (all, problems) = task.scan().unwrap();
-        assert_eq!((all.last(), problems.len()), (3, 0));
-    }
-
-    #[test]
-    fn what_a_run_removes_meanwhile_is_no_problem() {
-        let (_dir, _store, task) = place();
-        save(&task, 1, b"one");
-        let (mut all, mut problems) = (AllSeries::default(), Vec::new());
-        task.scan_series(2, &mut all, &mut problems).unwrap();
-        assert_eq!((all.last(), problems.len()), (0, 0));
-        assert!(is_gone(&task.series_path(2)));
-        // Without its file, a sidecar that is there is one.
-        fs::remove_file(task.series_path(1).join("p.0")).unwrap();
-        assert_eq!(task.scan().unwrap().1.len(), 1);
-    }
-
-    #[test]
-    fn a_store_that_is_none_is_refused() {
-        let (dir, store, _) = place();
-        let dag = dir.path().join("w.dag");
-        fs::write(store.path().join("id"), "17\n").unwrap();
-        assert!(matches!(Store::open(&dag), Err(StoreError::Id(_))));
-        fs::remove_dir_all(store.path()).unwrap();
-        fs::write(store.path(), "a file").unwrap();
-        assert!(Store::make(&dag).is_err());
-    }
-
-    #[test]
-    fn the_last_message_counts() {
-        let (_dir, _store, task) = place();
-        assert_eq!(task.message(), None);
-        task.set_message("step 1").unwrap();
-        task.set_message(&"ä".repeat(2 * MAX_MESSAGE)).unwrap();
-        assert_eq!(task.message(), Some("ä".repeat(MAX_MESSAGE)));
-    }
-
-    #[test]
-    fn the_notice_of_a_run() {
-        let (_dir, store, _) = place();
-        assert_eq!(store.notice(), Notice::default());
-        let notice = Notice {
-            drained: Some(1.5),
-            ends: None,
-        };
-        store.set_notice(notice).unwrap();
-        assert_eq!(store.notice(), notice);
-    }
-    #[test]
-    fn what_another_user_has_put_in_the_place_of_the_store_is_not_removed() {
-        use std::os::unix::fs::{chown, lchown, symlink};
-        let (dir, store, task) = place();
-        save(&task, 1, b"abc");
-        // A store of the user whose place a link takes.
-        let (away, own) = (dir.path().join("away"), dir.path().join("own"));
-        fs::rename(store.path(), &away).unwrap();
-        fs::create_dir_all(own.join(task.directory()).join("1")).unwrap();
-        let kept = own.join(task.directory()).join("1/a.json");
-        fs::write(&kept, "").unwrap();
-        symlink(&own, store.path()).unwrap();
-        if nix::unistd::geteuid().is_root() {
-            lchown(store.path(), Some(54321), None).unwrap();
-            chown(dir.path(), Some(54321), None).unwrap();
-            assert!(task.remove_series(1).is_err() && task.remove().is_err());
-            task.discard(1, &prefix(), 0);
-        }
-        store.remove().unwrap();
-        assert!(kept.exists() && away.exists() && !dir.path().join("w.dag.checkpoints").exists());
-    }
-}
+mod tests;

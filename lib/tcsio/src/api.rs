@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::io::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pmc_checkpoint::{MAX_PREFIX, Plan};
+use pmc_checkpoint::{MAX_PREFIX, Settings};
 use pmc_wire::checkpoint::VARIABLE;
 
 use crate::{Connection, KeepDirectory, Library, Process};
@@ -50,7 +50,7 @@ pub fn init(is_zero: bool) -> c_int {
     }
     let variable = |name: &str| std::env::var(name).ok();
     let process = Process::find(variable);
-    if let Err(error) = variable("TCS_PLAN").unwrap_or_default().parse::<Plan>() {
+    if let Err(error) = Settings::find(variable) {
         say("tcs_init_", &error.to_string());
         return -1;
     }

@@ -283,6 +283,11 @@ impl Writing {
         written.map_err(ClientError::File)
     }
 
+    /// Lets the file never count: it is closed with an error.
+    pub fn spoil(&mut self) {
+        self.figures.errors |= errors::WRITE;
+    }
+
     /// Copies all that was written.
     ///
     /// # Errors

@@ -72,6 +72,22 @@ fn a_task_starts_elsewhere_at_once_if_the_best_host_has_no_room() {
 }
 
 #[test]
+fn a_task_starts_again_where_it_has_saved_its_state() {
+    let text = "#inputs f\nTASK a -t 9 x\nTASK b x\n";
+    let mut run = run(text, &[("g", &[("f", 1)]), ("h", &[]), ("i", &[])]);
+    assert_eq!(run.started(), ["a on 1", "b on 2"]);
+    run.master.note_saved(TaskId(0), MB, &[Rank(1), Rank(3)]);
+    run.master.check_holdings().unwrap();
+    // A copy was lost. The task fails, and avoids its host at first.
+    run.master.note_saved(TaskId(0), 2 * MB, &[Rank(3)]);
+    run.end(2, 2, 0);
+    run.end(1, 1, 256);
+    assert_eq!(run.started(), ["a on 3"]);
+    run.end(3, 3, 0);
+    run.master.check_holdings().unwrap();
+}
+
+#[test]
 fn a_host_gets_the_task_whose_inputs_it_holds() {
     let text = "TASK 0 -p 9 x\nTASK 1 -p 9 x\n#inputs f\nTASK a x\n#inputs new\nTASK b x\n\
                 #inputs g new\nTASK c x\n#inputs g\nTASK d x\n#inputs g\nTASK e -p 1 x\n";

@@ -9,14 +9,17 @@ use pmc_node_files::store::Limit;
 use crate::cache::{Cache, CacheRequest};
 use crate::data::{DataError, Direction, Mover};
 use crate::directory::JobDirectory;
+use crate::kept::Kept;
 
-/// Fetches and verifies the inputs. `own` is the directory that this process has made on the node.
+/// Fetches and verifies the inputs. `own` is the directory that this process has made on the node; `kept` has
+/// the checkpoint files, if the run keeps them.
 ///
 /// # Errors
 /// An input cannot be fetched, differs from its checksum, or a signal arrived.
 pub(crate) fn fetch(
     description: &Description,
     own: Option<&JobDirectory>,
+    kept: Option<&Kept>,
     interrupts: &mut dyn Interrupts,
     mover: &mut Mover,
 ) -> Result<(), DataError> {
@@ -34,7 +37,10 @@ pub(crate) fn fetch(
         let missing = description.stage_in.iter().filter(is_missing);
         mover.transfer(&missing.cloned().collect::<Vec<_>>(), Direction::In, interrupts)?;
     }
-    checkpoints(&description.checkpoint_in, Direction::In, interrupts, mover)?;
+    // What the run has kept is never older than what is at the staging site.
+    if !kept.is_some_and(Kept::restore) {
+        checkpoints(&description.checkpoint_in, Direction::In, interrupts, mover)?;
+    }
     mover.make_executable(&description.executables)?;
     let is_open = |file: &&Verified| !shared.verified.contains(&file.lfn);
     let open = description.verify.iter().filter(is_open);

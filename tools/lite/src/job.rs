@@ -20,6 +20,7 @@ use crate::container::{self, ContainerError};
 use crate::data::{DataError, Direction, Mover};
 use crate::directory::{Helpers, JobDirectory};
 use crate::inputs::{self, checkpoints};
+use crate::kept::Kept;
 use crate::job_context::JobContext;
 use crate::task::{self, Ended};
 
@@ -246,10 +247,13 @@ impl Plain<'_> {
         outcome: &mut Outcome,
     ) -> Result<u8, JobError> {
         let (description, directory) = (self.description, self.directory);
-        fetch(description, self.own, interrupts, mover)?;
+        let kept = Kept::of_job(description, directory, around);
+        fetch(description, self.own, kept.as_ref(), interrupts, mover)?;
         mover.log.heading(Step::Program);
+        let watch = kept.map(Kept::watch);
         let clock = Instant::now();
         let mut ended = task::run(&description.run, directory, around, interrupts);
+        drop(watch);
         mover.data.run = clock.elapsed().as_secs_f64();
         outcome.add(&ended);
         let is_missing = |file: &&String| !directory.join(file).exists();
@@ -270,11 +274,12 @@ impl Plain<'_> {
 fn fetch(
     description: &Description,
     own: Option<&JobDirectory>,
+    kept: Option<&Kept>,
     interrupts: &mut dyn Interrupts,
     mover: &mut Mover,
 ) -> Result<(), DataError> {
     let clock = Instant::now();
-    let fetched = inputs::fetch(description, own, interrupts, mover);
+    let fetched = inputs::fetch(description, own, kept, interrupts, mover);
     mover.data.stage_in = clock.elapsed().as_secs_f64();
     fetched
 }
@@ -296,11 +301,14 @@ impl Contained<'_> {
     ) -> Result<u8, JobError> {
         let description = self.description;
         let transfers = !self.container.transfers_inside;
+        let kept = Kept::of_job(description, self.own.path(), around).filter(|_| transfers);
         if transfers {
-            fetch(description, Some(self.own), interrupts, mover)?;
+            fetch(description, Some(self.own), kept.as_ref(), interrupts, mover)?;
         }
+        let watch = kept.map(Kept::watch);
         let (clock, without_image) = (Instant::now(), mover.data.stage_in);
         let ended = container::run(description, self.container, self.own, around, mover, interrupts);
+        drop(watch);
         let image = mover.data.stage_in - without_image;
         mover.data.run = clock.elapsed().as_secs_f64() - image;
         let ended = ended?;

@@ -11,6 +11,7 @@
 //! ```text
 //! inproc → program → job → inputs → cache → peers → data, task → job_context → messages → description
 //!                        → container ↗    → directory
+//!                        → inputs → kept ↗
 //! ```
 
 mod cache;
@@ -21,6 +22,7 @@ pub mod inproc;
 mod inputs;
 mod job;
 mod job_context;
+mod kept;
 mod messages;
 mod peers;
 mod program;

@@ -1,13 +1,19 @@
 //! Who has which file: what the master knows of the checkpoints on nodes, and what it orders therefore.
 //!
-//! A state machine without a clock or a socket. A file is *safe* when two nodes have it, a series when all of
-//! its files are. Of each task, the newest complete series is made safe; the two newest safe ones and all
-//! newer ones are kept. Nodes tell what they have as often as they like: the same words twice change nothing.
+//! A state machine without a clock or a socket. A file is *safe* when two nodes have it, or the store beside
+//! the DAG file; a series when all of its files are. Of each task, the newest complete series is made safe;
+//! the two newest safe ones and all newer ones are kept. Nodes tell what they have as often as they like: the
+//! same words twice change nothing. What goes into the store decides [`flush`].
+
+mod flush;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use self::flush::{Flush, Flushes, InStore};
 use super::{GivenFile, MasterSays, SavedFile};
 use crate::{AllSeries, Prefix};
+
+pub use self::flush::StoreJob;
 
 /// Number of a node: the first rank of its workers.
 pub type NodeId = u32;
@@ -34,12 +40,19 @@ pub struct Book {
     tasks: BTreeMap<TaskKey, Task>,
     /// Tasks of which a file waits for a copy.
     waiting: BTreeSet<TaskKey>,
+    flushes: Flushes,
+    /// Where nodes find the files of the store that do not see it.
+    store_addresses: Vec<String>,
 }
 
 #[derive(Debug, Default)]
 struct Node {
     addresses: Vec<String>,
     is_silent: bool,
+    /// It is to end soon: what only it has is lost then.
+    is_leaving: bool,
+    /// It can write into the store.
+    sees_store: bool,
     /// Bytes of the files that it has.
     bytes: u64,
     /// Files that it gets or gives now.
@@ -54,6 +67,7 @@ struct Task {
     attempt: Option<(u64, u64)>,
     /// The newest series that was said to be safe.
     said_safe: u64,
+    flush: Flush,
 }
 
 #[derive(Debug)]
@@ -62,11 +76,33 @@ struct File {
     places: BTreeSet<NodeId>,
     /// Who gets a copy from whom.
     coming: Option<(NodeId, NodeId)>,
+    in_store: InStore,
 }
 
 impl File {
-    fn is_safe(&self) -> bool {
-        self.places.len() >= 2
+    fn new(file: SavedFile) -> Self {
+        Self {
+            file,
+            places: BTreeSet::new(),
+            coming: None,
+            in_store: InStore::No,
+        }
+    }
+
+    /// Returns whether nobody has it.
+    fn is_lost(&self) -> bool {
+        self.places.is_empty() && self.in_store == InStore::No
+    }
+
+    /// Returns whether the loss of any node leaves the file.
+    fn is_safe(&self, nodes: &BTreeMap<NodeId, Node>) -> bool {
+        self.in_store == InStore::Kept || self.lasting(nodes) >= 2
+    }
+
+    /// Number of nodes that have it, and that do not end soon.
+    fn lasting(&self, nodes: &BTreeMap<NodeId, Node>) -> usize {
+        let lasts = |place: &&NodeId| nodes.get(place).is_some_and(|node| !node.is_leaving);
+        self.places.iter().filter(lasts).count()
     }
 }
 
@@ -79,8 +115,26 @@ impl Task {
             .map(|(_, file)| file)
     }
 
-    fn is_safe(&self, number: u64) -> bool {
-        self.series(number).all(File::is_safe)
+    /// Returns the newest series that may be given, and all of whose files are somewhere.
+    fn newest(&self) -> Option<u64> {
+        let is_there = |number: &u64| self.series(*number).all(|file| !file.is_lost());
+        self.all.good().into_iter().rev().find(is_there)
+    }
+
+    /// Forgets the files below a number that are nowhere, and series that have no others.
+    fn forget_missing(&mut self, below: u64) {
+        self.files
+            .retain(|(series, ..), file| *series >= below || !file.is_lost());
+        let kept: BTreeSet<u64> = self.files.keys().map(|(series, ..)| *series).collect();
+        let all: Vec<u64> = self.all.iter().map(|(number, _)| number).collect();
+        let old = all
+            .into_iter()
+            .filter(|number| *number < below && !kept.contains(number));
+        old.for_each(|number| self.all.remove(number));
+    }
+
+    fn is_safe(&self, number: u64, nodes: &BTreeMap<NodeId, Node>) -> bool {
+        self.series(number).all(|file| file.is_safe(nodes))
     }
 }
 
@@ -100,6 +154,19 @@ impl Book {
         };
         self.nodes.insert(node, new);
         self.order_copies(orders);
+        self.order_flushes();
+    }
+
+    /// Notes that a node can write into the store.
+    pub fn note_sight(&mut self, node: NodeId) {
+        if let Some(node) = self.nodes.get_mut(&node) {
+            node.sees_store = true;
+        }
+    }
+
+    /// Notes where nodes find the files of the store that do not see it.
+    pub fn serve_store(&mut self, addresses: Vec<String>) {
+        self.store_addresses = addresses;
     }
 
     /// The nodes that have begun.
@@ -113,6 +180,42 @@ impl Book {
             node.is_silent = is_silent;
         }
         self.order_copies(orders);
+        self.order_flushes();
+    }
+
+    /// Notes that a node is to end soon: others get what it has.
+    pub fn leave(&mut self, node: NodeId, orders: &mut Orders) {
+        let Some(leaving) = self.nodes.get_mut(&node).filter(|node| !node.is_leaving) else {
+            return;
+        };
+        leaving.is_leaving = true;
+        let has = |task: &Task| task.files.values().any(|file| file.places.contains(&node));
+        let of_node = self.tasks.iter().filter(|(_, task)| has(task));
+        let keys: Vec<TaskKey> = of_node.map(|(key, _)| key.clone()).collect();
+        self.waiting.extend(keys.iter().cloned());
+        self.order_copies(orders);
+        keys.iter().for_each(|key| self.consider_flush(key));
+        self.order_flushes();
+    }
+
+    /// Returns the nodes that are to end soon, and whose newest series others have, too.
+    #[must_use]
+    pub fn free_nodes(&self) -> BTreeSet<NodeId> {
+        let leaving = self.nodes.iter().filter(|(_, node)| node.is_leaving);
+        let mut free: BTreeSet<NodeId> = leaving.map(|(node, _)| *node).collect();
+        if free.is_empty() {
+            return free;
+        }
+        for task in self.tasks.values() {
+            let newest = task.newest();
+            let files = newest.into_iter().flat_map(|number| task.series(number));
+            for file in files.filter(|file| file.in_store != InStore::Kept) {
+                if file.lasting(&self.nodes) == 0 {
+                    file.places.iter().for_each(|place| _ = free.remove(place));
+                }
+            }
+        }
+        free
     }
 
     /// Notes that a node is lost, with all that it has.
@@ -124,6 +227,7 @@ impl Book {
             nodes,
             tasks,
             waiting,
+            ..
         } = self;
         for (key, task) in tasks {
             for file in task.files.values_mut() {
@@ -136,7 +240,9 @@ impl Book {
                 }
             }
         }
+        self.lose_flushes(node);
         self.order_copies(orders);
+        self.order_flushes();
     }
 
     /// Notes that an attempt has connected with its node.
@@ -163,11 +269,7 @@ impl Book {
         }
         task.all.add(&file);
         let entry = (file.series, file.prefix.clone(), file.rank);
-        let known = task.files.entry(entry).or_insert_with(|| File {
-            file: file.clone(),
-            places: BTreeSet::new(),
-            coming: None,
-        });
+        let known = task.files.entry(entry).or_insert_with(|| File::new(file.clone()));
         if known.places.insert(node) {
             holder.bytes = holder.bytes.saturating_add(file.bytes);
         }
@@ -177,6 +279,8 @@ impl Book {
         self.waiting.insert(key.clone());
         self.settle(&key, orders);
         self.order_copies(orders);
+        self.consider_flush(&key);
+        self.order_flushes();
     }
 
     /// Notes that a node has a file no more, or could not get it.
@@ -202,28 +306,26 @@ impl Book {
         }
         self.waiting.insert(key);
         self.order_copies(orders);
+        self.order_flushes();
     }
 
     /// Notes that a series is not to be given any more.
     pub fn withhold(&mut self, run: &str, task: &str, series: u64, reason: String) {
-        if let Some(task) = self.tasks.get_mut(&(run.to_owned(), task.to_owned())) {
-            task.all.withhold(series, reason);
-        }
+        let task = self.tasks.entry((run.to_owned(), task.to_owned()));
+        task.or_default().all.withhold(series, reason);
     }
 
     /// Returns the highest series of a task, and the newest one all of whose files can be had, for an attempt
-    /// on a node that has connected. `flushed` is the highest series of the task in the store beside the DAG
-    /// file.
+    /// on a node that has connected.
     pub fn want(
         &mut self,
         node: NodeId,
         (run, task): (&str, &str),
         submit: u64,
-        flushed: u64,
     ) -> (u64, Option<(u64, Vec<GivenFile>)>) {
         let key = (run.to_owned(), task.to_owned());
         let known = self.tasks.get(&key);
-        let last = known.map_or(0, |task| task.all.last()).max(flushed);
+        let last = known.map_or(0, |task| task.all.last());
         let series = known.and_then(|task| {
             let good = task.all.good().into_iter().rev();
             good.filter_map(|number| Some((number, self.sources(task, number, node)?)))
@@ -233,17 +335,34 @@ impl Book {
         (last, series)
     }
 
+    /// Returns the nodes that have files of the newest series of a task, and the bytes of all of its files.
+    #[must_use]
+    pub fn holders(&self, run: &str, task: &str) -> (u64, BTreeSet<NodeId>) {
+        let task = self.tasks.get(&(run.to_owned(), task.to_owned()));
+        let Some((task, newest)) = task.and_then(|task| Some((task, task.newest()?))) else {
+            return (0, BTreeSet::new());
+        };
+        let bytes = task.series(newest).map(|file| file.file.bytes).sum();
+        let nodes = task.series(newest).flat_map(|file| file.places.iter().copied());
+        (bytes, nodes.collect())
+    }
+
     /// Returns where the files of a series are, if all of them can be had.
     fn sources(&self, task: &Task, number: u64, node: NodeId) -> Option<Vec<GivenFile>> {
         let given = task.series(number).map(|file| {
             let others = file.places.iter().filter(|place| **place != node);
-            let sources = others.filter_map(|place| self.address(*place)).collect();
+            let mut sources: Vec<_> = others.filter_map(|place| self.address(*place)).collect();
+            let is_in_store = file.in_store == InStore::Kept;
+            if is_in_store && !self.store_addresses.is_empty() {
+                sources.push(self.store_addresses.clone());
+            }
+            let sees = is_in_store && self.nodes.get(&node).is_some_and(|node| node.sees_store);
             let given = GivenFile {
                 file: file.file.clone(),
                 is_here: file.places.contains(&node),
                 sources,
             };
-            (given.is_here || !given.sources.is_empty()).then_some(given)
+            (given.is_here || sees || !given.sources.is_empty()).then_some(given)
         });
         given.collect()
     }
@@ -254,40 +373,27 @@ impl Book {
         Some(node.addresses.clone()).filter(|addresses| !addresses.is_empty())
     }
 
-    /// Returns the newest series of a task all of whose files can be had, if it is newer than another one.
-    #[must_use]
-    pub fn newest(&self, run: &str, task: &str, than: u64) -> Option<(u64, Vec<GivenFile>)> {
-        let task = self.tasks.get(&(run.to_owned(), task.to_owned()))?;
-        let good = task.all.good().into_iter().rev();
-        good.take_while(|number| *number > than)
-            .filter_map(|number| Some((number, self.sources(task, number, NodeId::MAX)?)))
-            .next()
-    }
-
-    /// Directories of the tasks that have saved something in a store.
-    pub fn tasks(&self, run: &str) -> impl Iterator<Item = &str> {
-        let of = self.tasks.keys().filter(move |(of, _)| of == run);
-        of.map(|(_, task)| task.as_str())
-    }
-
     /// Forgets a task: it is done. Nodes remove what they have of it.
     pub fn done(&mut self, run: &str, task: &str, orders: &mut Orders) {
         let key = (run.to_owned(), task.to_owned());
         self.waiting.remove(&key);
         if self.tasks.contains_key(&key) {
+            self.end_flush(&key);
             self.remove_below(&key, u64::MAX, orders);
             self.tasks.remove(&key);
             self.order_copies(orders);
+            self.order_flushes();
         }
     }
 
     /// Says that a series is safe, and removes those that are not needed any more.
     fn settle(&mut self, key: &TaskKey, orders: &mut Orders) {
-        let Some(task) = self.tasks.get_mut(key) else {
+        let Self { nodes, tasks, .. } = self;
+        let Some(task) = tasks.get_mut(key) else {
             return;
         };
-        let safe: Vec<u64> = task.all.good();
-        let safe: Vec<u64> = safe.into_iter().filter(|number| task.is_safe(*number)).collect();
+        let mut safe: Vec<u64> = task.all.good();
+        safe.retain(|number| task.is_safe(*number, nodes));
         let newest = safe.last().copied().unwrap_or(0);
         if newest > task.said_safe {
             task.said_safe = newest;
@@ -302,37 +408,34 @@ impl Book {
                 (node, MasterSays::Safe { run, task, series })
             }));
         }
-        let oldest = safe.len().checked_sub(KEPT).and_then(|at| safe.get(at));
-        if let Some(oldest) = oldest.copied() {
-            self.remove_below(key, oldest, orders);
+        let oldest = safe.len().checked_sub(KEPT).and_then(|at| safe.get(at)).copied();
+        let flushed = task.flush.series();
+        if let Some(oldest) = oldest {
+            // Nodes keep what is on its way into the store.
+            let below = flushed.map_or(oldest, |flushed| flushed.min(oldest));
+            self.remove_below(key, below, orders);
         }
     }
 
-    /// Has nodes remove the series of a task below a number.
+    /// Has nodes remove the series of a task below a number. What the store has stays there.
     fn remove_below(&mut self, key: &TaskKey, below: u64, orders: &mut Orders) {
         let Self { nodes, tasks, .. } = self;
         let Some(task) = tasks.get_mut(key) else { return };
         let mut receivers = BTreeSet::new();
-        task.files.retain(|(series, ..), file| {
-            if *series >= below {
-                return true;
-            }
+        for (_, file) in task.files.iter_mut().filter(|((series, ..), _)| *series < below) {
             for place in &file.places {
                 receivers.insert(*place);
                 if let Some(node) = nodes.get_mut(place) {
                     node.bytes = node.bytes.saturating_sub(file.file.bytes);
                 }
             }
-            if let Some(transfer) = file.coming {
+            file.places.clear();
+            if let Some(transfer) = file.coming.take() {
                 receivers.insert(transfer.0);
                 end_transfer(nodes, transfer);
             }
-            false
-        });
-        let old: Vec<u64> = task.all.iter().map(|(number, _)| number).collect();
-        old.into_iter()
-            .filter(|number| *number < below)
-            .for_each(|number| task.all.remove(number));
+        }
+        task.forget_missing(below);
         let (run, task) = key;
         orders.extend(receivers.into_iter().map(|node| {
             let (run, task) = (run.clone(), task.clone());
@@ -346,12 +449,13 @@ impl Book {
             nodes,
             tasks,
             waiting,
+            ..
         } = self;
         waiting.retain(|key| {
             let Some(task) = tasks.get_mut(key) else {
                 return false;
             };
-            let Some(newest) = task.all.good().pop() else {
+            let Some(newest) = task.newest() else {
                 return false;
             };
             let mut waits = false;
@@ -360,7 +464,7 @@ impl Book {
                 .iter_mut()
                 .filter(|((series, ..), _)| *series == newest);
             for (_, file) in files {
-                if !file.is_safe() && file.coming.is_none() {
+                if !file.is_safe(nodes) && file.coming.is_none() {
                     match order_copy(nodes, file) {
                         Some(order) => orders.push(order),
                         None => waits = true,
@@ -392,7 +496,7 @@ fn order_copy(nodes: &mut BTreeMap<NodeId, Node>, file: &mut File) -> Option<(No
         .copied()
         .find(|place| nodes.get(place).is_some_and(gives))?;
     let others = nodes.iter().filter(|(node, _)| !file.places.contains(node));
-    let free = others.filter(|(_, node)| is_free(node));
+    let free = others.filter(|(_, node)| is_free(node) && !node.is_leaving);
     let to = free
         .min_by_key(|(_, node)| (node.bytes, node.transfers))
         .map(|(node, _)| *node)?;

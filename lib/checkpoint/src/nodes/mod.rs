@@ -2,7 +2,9 @@
 //!
 //! A node keeps the files that its tasks save, and copies of files of other nodes, in a directory of its own,
 //! which is laid out as the store beside a DAG file. The master knows who has which file ([`Book`]); it
-//! stores nothing of that, for nodes tell it all again to the next master, from their disks.
+//! stores nothing of that, for nodes tell it all again to the next master, from their disks. What is *flushed*
+//! goes into the store beside the DAG file, where it survives the loss of all nodes, and where the master
+//! notes which series are withheld.
 //!
 //! The bytes go from node to node, by keys ([`SavedFile::key`]).
 
@@ -13,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::{FileRecord, Notice, seconds};
 
 pub use crate::saved_file::SavedFile;
-pub use book::{Book, NodeId, Orders};
+pub use book::{Book, NodeId, Orders, StoreJob};
 
 /// What a node says to the master.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,6 +74,15 @@ pub enum NodeSays {
         /// The text.
         text: String,
     },
+    /// It has brought a file into the store, or could not. Answer to [`MasterSays::Flush`].
+    Flushed {
+        /// The file.
+        file: SavedFile,
+        /// Why it is not there, if that is so.
+        failed: Option<String>,
+    },
+    /// It is to end, and waits for [`MasterSays::MayGo`].
+    Leaves,
 }
 
 /// What the master says to a node.
@@ -120,6 +131,19 @@ pub enum MasterSays {
     },
     /// What the run says to its tasks.
     Notice(NoticeTimes),
+    /// The node is to bring a file into the store beside a DAG file, as part of a series that does not count
+    /// yet. Answer: [`NodeSays::Flushed`].
+    Flush {
+        /// The DAG file, as the master names it.
+        #[serde(with = "serde_bytes")]
+        dag: Vec<u8>,
+        /// The file.
+        file: SavedFile,
+        /// Where it is: each node with its addresses. Empty if this node has it.
+        sources: Vec<Vec<String>>,
+    },
+    /// A node that is to end need not wait any longer: others have what it has, or the run ends.
+    MayGo,
 }
 
 /// A [`Notice`] with all of its fields, as messages need them.

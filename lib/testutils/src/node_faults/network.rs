@@ -278,7 +278,8 @@ impl Node {
     }
 
     /// Sends a signal to the agent. False if there is none.
-    pub(super) fn signal_agent(&self, signal: Signal) -> bool {
+    #[must_use]
+    pub fn signal_agent(&self, signal: Signal) -> bool {
         self.guard_and_agent()
             .is_some_and(|(_, agent)| kill(agent, signal).is_ok())
     }

@@ -1,6 +1,7 @@
 //! The book, and a model of nodes that do what it orders.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -37,7 +38,7 @@ fn begun(nodes: &[NodeId]) -> Book {
 fn a_file_gets_a_second_place_and_is_given_from_there() {
     let mut book = begun(&[1, 2, 3]);
     let mut orders = Vec::new();
-    assert_eq!(book.want(1, ("r", "t"), 7, 0), (0, None));
+    assert_eq!(book.want(1, ("r", "t"), 7), (0, None));
     book.has(1, file(1, 7, 0, 1), &mut orders);
     let copy = MasterSays::Copy {
         file: file(1, 7, 0, 1),
@@ -59,7 +60,7 @@ fn a_file_gets_a_second_place_and_is_given_from_there() {
         matches!(&orders[..], [(3, MasterSays::Copy { .. })]),
         "{orders:?}"
     );
-    let (last, series) = book.want(3, ("r", "t"), 9, 0);
+    let (last, series) = book.want(3, ("r", "t"), 9);
     let given = GivenFile {
         file: file(1, 7, 0, 1),
         is_here: false,
@@ -71,7 +72,7 @@ fn a_file_gets_a_second_place_and_is_given_from_there() {
     book.done("r", "t", &mut orders);
     let told: Vec<NodeId> = orders.iter().map(|(node, _)| *node).collect();
     assert_eq!(told, [2, 3]);
-    assert_eq!(book.want(3, ("r", "t"), 9, 0), (0, None));
+    assert_eq!(book.want(3, ("r", "t"), 9), (0, None));
 }
 
 #[test]
@@ -119,18 +120,19 @@ fn what_a_node_brings_back_does_not_count_after_a_newer_attempt() {
     book.has(1, file(1, 7, 0, 1), &mut orders);
     book.has(2, file(1, 7, 0, 1), &mut orders);
     // A node that nobody knows has series 2 of this attempt. The next one goes on from the first.
-    assert_eq!(book.want(2, ("r", "t"), 9, 0).0, 1);
+    assert_eq!(book.want(2, ("r", "t"), 9).0, 1);
     book.has(2, file(2, 9, 0, 1), &mut orders);
     orders.clear();
     book.begin(3, address(3), &mut orders);
     orders.clear();
     book.has(3, file(2, 7, 0, 1), &mut orders);
     assert_eq!(orders, [(3, MasterSays::Discard(file(2, 7, 0, 1)))]);
-    let (_, series) = book.want(1, ("r", "t"), 10, 0);
+    let (_, series) = book.want(1, ("r", "t"), 10);
     let (number, files) = series.unwrap();
     assert_eq!((number, files[0].file.submit), (2, 9));
-    // What a flush has counts for the numbers.
-    assert_eq!(book.want(1, ("r", "t"), 11, 8).0, 8);
+    // What the store has counts for the numbers.
+    book.in_store(file(8, 8, 0, 1));
+    assert_eq!(book.want(1, ("r", "t"), 11).0, 8);
 }
 
 #[test]
@@ -158,9 +160,149 @@ fn a_copy_that_fails_is_tried_elsewhere() {
     );
 }
 
+fn bring(by: Option<NodeId>, series: u64, from: Option<NodeId>) -> StoreJob {
+    let file = file(series, 7, 0, 1);
+    let sources = from.map(address).into_iter().collect();
+    StoreJob::Bring { by, file, sources }
+}
+
+fn accept(series: u64) -> StoreJob {
+    let (run, task) = ("r".to_owned(), "t".to_owned());
+    StoreJob::Accept {
+        run,
+        task,
+        series,
+        submit: 7,
+    }
+}
+
+#[test]
+fn every_tenth_series_is_flushed_but_not_again_at_once() {
+    let mut book = begun(&[1, 2]);
+    let mut orders = Vec::new();
+    book.note_sight(2);
+    for series in 1..=9 {
+        book.has(1, file(series, 7, 0, 1), &mut orders);
+    }
+    assert_eq!(book.take_jobs(), []);
+    // Both give and get two files now: those end.
+    for series in 1..=9 {
+        book.has(2, file(series, 7, 0, 1), &mut orders);
+    }
+    book.has(1, file(10, 7, 0, 1), &mut orders);
+    book.has(2, file(10, 7, 0, 1), &mut orders);
+    assert_eq!(book.take_jobs(), [bring(Some(2), 10, Some(1))]);
+    assert!(!book.brought(Some(1), &file(10, 7, 0, 1), true), "another node was asked");
+    book.brought(Some(2), &file(10, 7, 0, 1), true);
+    assert_eq!(book.take_jobs(), [accept(10)]);
+    assert_eq!((book.flushes(), book.unflushed().count()), (1, 1));
+    book.accepted("r", "t", 10, true, &mut orders);
+    assert_eq!((book.flushes(), book.unflushed().count()), (0, 0));
+    for series in 11..=25 {
+        book.has(1, file(series, 7, 0, 1), &mut orders);
+        book.has(2, file(series, 7, 0, 1), &mut orders);
+    }
+    assert_eq!(book.take_jobs(), []);
+    book.set_time(Duration::from_secs(600));
+    book.has(1, file(26, 7, 0, 1), &mut orders);
+    book.has(2, file(26, 7, 0, 1), &mut orders);
+    assert_eq!(book.take_jobs().len(), 1);
+    // What the store has is given when all nodes are lost.
+    book.lose(1, &mut orders);
+    book.lose(2, &mut orders);
+    book.begin(3, address(3), &mut orders);
+    assert_eq!(book.want(3, ("r", "t"), 9), (26, None));
+    book.serve_store(vec!["master:1".to_owned()]);
+    let (last, series) = book.want(3, ("r", "t"), 9);
+    assert_eq!((last, series.unwrap().0), (26, 10));
+    book.serve_store(Vec::new());
+    book.note_sight(3);
+    assert_eq!(book.want(3, ("r", "t"), 9).1.unwrap().0, 10);
+}
+
+#[test]
+fn what_only_one_node_can_hold_is_flushed_at_once() {
+    let mut book = begun(&[1]);
+    let mut orders = Vec::new();
+    book.await_nodes(2);
+    book.has(1, file(1, 7, 0, 2), &mut orders);
+    book.has(1, file(1, 7, 1, 2), &mut orders);
+    assert_eq!(book.take_jobs(), []);
+    // The other node has gone before it has begun.
+    book.await_nodes(1);
+    book.has(1, file(1, 7, 1, 2), &mut orders);
+    // No node sees the store: the master brings the files.
+    let jobs = book.take_jobs();
+    assert_eq!(jobs.len(), 2, "{jobs:?}");
+    for gives_up in [false, false, true] {
+        assert_eq!(book.brought(None, &file(1, 7, 1, 2), false), gives_up);
+    }
+    assert_eq!(book.flushes(), 0);
+    book.take_jobs();
+    // Not again and again.
+    book.has(1, file(2, 7, 0, 2), &mut orders);
+    book.has(1, file(2, 7, 1, 2), &mut orders);
+    assert_eq!(book.take_jobs(), []);
+    // But at the end.
+    book.flush_all();
+    assert_eq!(book.take_jobs().len(), 2);
+    for rank in [1, 0] {
+        book.brought(None, &file(2, 7, rank, 2), true);
+    }
+    assert_eq!(book.take_jobs(), [accept(2)]);
+    orders.clear();
+    book.accepted("r", "t", 2, true, &mut orders);
+    let safe = MasterSays::Safe {
+        run: "r".to_owned(),
+        task: "t".to_owned(),
+        series: 2,
+    };
+    assert_eq!(orders, [(1, safe)]);
+}
+
+#[test]
+fn a_node_that_ends_soon_may_go_when_others_have_its_files() {
+    let mut book = begun(&[1, 2]);
+    let mut orders = Vec::new();
+    book.has(1, file(1, 7, 0, 1), &mut orders);
+    assert!(book.free_nodes().is_empty());
+    book.leave(1, &mut orders);
+    assert!(book.free_nodes().is_empty());
+    book.has(2, file(1, 7, 0, 1), &mut orders);
+    assert_eq!(book.free_nodes(), BTreeSet::from([1]));
+    // Only one node is left.
+    assert_eq!(book.take_jobs(), [bring(None, 1, Some(1))]);
+    book.leave(2, &mut orders);
+    assert!(book.free_nodes().is_empty());
+    book.brought(None, &file(1, 7, 0, 1), true);
+    book.accepted("r", "t", 1, true, &mut orders);
+    assert_eq!(book.free_nodes(), BTreeSet::from([1, 2]));
+}
+
+#[test]
+fn an_older_series_gets_its_second_place_back_when_the_newest_is_lost() {
+    let mut book = begun(&[1, 2, 3]);
+    let mut orders = Vec::new();
+    book.has(1, file(1, 7, 0, 1), &mut orders);
+    book.has(2, file(1, 7, 0, 1), &mut orders);
+    book.has(1, file(2, 7, 0, 1), &mut orders);
+    orders.clear();
+    book.lose(1, &mut orders);
+    assert!(
+        matches!(&orders[..], [(3, MasterSays::Copy { file, .. })] if file.series == 1),
+        "{orders:?}"
+    );
+}
+
 /// A step of the model.
 #[derive(Clone, Debug)]
 enum Step {
+    /// The first thing that is to be done with the store is done, or fails.
+    Job(bool),
+    /// The run is to end.
+    FlushAll,
+    /// Ten minutes pass.
+    Wait,
     /// The attempt closes the next series on its node.
     Save,
     /// The first order that a node has is done, or fails.
@@ -184,8 +326,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<(prop::sample::Index, bool)>().prop_map(|(node, lost)| Step::Again(node, lost)),
         1 => any::<prop::sample::Index>().prop_map(Step::Repeat),
         1 => Just(Step::Master),
+        4 => any::<bool>().prop_map(Step::Job),
+        1 => Just(Step::FlushAll),
+        1 => Just(Step::Wait),
     ];
-    prop::collection::vec(step, 0..80)
+    prop::collection::vec(step, 0..120)
 }
 
 /// Nodes with their disks, one task, and messages on their way.
@@ -193,6 +338,11 @@ struct Model {
     book: Book,
     disks: BTreeMap<NodeId, BTreeSet<(u64, u64)>>,
     orders: Orders,
+    /// What the store has, and what has arrived there and does not count.
+    store: BTreeSet<(u64, u64)>,
+    arrived: BTreeSet<(u64, u64)>,
+    jobs: Vec<StoreJob>,
+    now: Duration,
     at: NodeId,
     submit: u64,
     next: u64,
@@ -211,6 +361,10 @@ impl Model {
             book: begun(&nodes),
             disks: nodes.iter().map(|node| (*node, BTreeSet::new())).collect(),
             orders: Vec::new(),
+            store: BTreeSet::new(),
+            arrived: BTreeSet::new(),
+            jobs: Vec::new(),
+            now: Duration::ZERO,
             at: 1,
             submit: 1,
             next: 1,
@@ -235,7 +389,11 @@ impl Model {
     fn begin(&mut self, node: NodeId) -> Result<(), TestCaseError> {
         self.submit += 1;
         self.at = node;
-        let (last, series) = self.book.want(node, ("r", "t"), self.submit, 0);
+        self.book.note_sight(node);
+        for (series, submit) in self.store.clone() {
+            self.book.in_store(file(series, submit, 0, 1));
+        }
+        let (last, series) = self.book.want(node, ("r", "t"), self.submit);
         let is_to_stay = |(node, series): &(NodeId, u64)| {
             let drops =
                 |order: &MasterSays| matches!(order, MasterSays::Drop { below, .. } if series < below);
@@ -247,12 +405,14 @@ impl Model {
             series.collect::<Vec<_>>()
         };
         let there = self.disks.iter().flat_map(of).filter(is_to_stay);
-        let there = there.map(|(_, series)| series).max();
+        let stored = self.store.iter().map(|(series, _)| *series).max();
+        let there = there.map(|(_, series)| series).max().max(stored);
         // One that is told while the order to remove it is on its way may be given, too.
         let given = series.as_ref().map(|(number, _)| *number);
         let is_on = |disk: &BTreeSet<(u64, u64)>| disk.iter().any(|(series, _)| Some(*series) == given);
         prop_assert!(given >= there, "{:?} {:?}", given, there);
-        prop_assert!(given.is_none() || self.disks.values().any(is_on));
+        let is_stored = self.store.iter().any(|(series, _)| Some(*series) == given);
+        prop_assert!(given.is_none() || is_stored || self.disks.values().any(is_on));
         prop_assert!(last >= there.unwrap_or(0));
         prop_assert!(series.map_or(0, |(number, _)| number) >= self.safe);
         self.next = last + 1;
@@ -304,6 +464,44 @@ impl Model {
         }
     }
 
+    fn job(&mut self, works: bool) -> Result<(), TestCaseError> {
+        self.jobs.extend(self.book.take_jobs());
+        if self.jobs.is_empty() {
+            return Ok(());
+        }
+        let newest = self.store.last().copied();
+        match self.jobs.remove(0) {
+            StoreJob::Bring { by, file, sources } => {
+                let key = (file.series, file.submit);
+                let gives = |(node, disk): (&NodeId, &BTreeSet<(u64, u64)>)| {
+                    let is_asked = Some(*node) == by && sources.is_empty() || sources.contains(&address(*node));
+                    is_asked && disk.contains(&key)
+                };
+                let is_there = works && self.disks.iter().any(gives);
+                if by.is_some_and(|by| !self.disks.contains_key(&by)) {
+                    return Ok(());
+                }
+                if is_there {
+                    self.arrived.insert(key);
+                }
+                self.book.brought(by, &file, is_there);
+            }
+            StoreJob::Accept { series, .. } => {
+                let of = |(number, _): &&(u64, u64)| *number == series;
+                let arrived: Vec<_> = self.arrived.iter().filter(of).copied().collect();
+                prop_assert!(!arrived.is_empty());
+                if works {
+                    self.store.extend(arrived);
+                }
+                self.book.accepted("r", "t", series, works, &mut self.orders);
+            }
+            StoreJob::Remove { below, .. } => self.store.retain(|(series, _)| *series >= below),
+        }
+        prop_assert!(self.store.last().copied() >= newest);
+        self.jobs.extend(self.book.take_jobs());
+        Ok(())
+    }
+
     fn lose(&mut self, node: NodeId) -> Result<(), TestCaseError> {
         let has_safe = |disk: &&BTreeSet<(u64, u64)>| disk.iter().any(|(series, _)| *series == self.safe);
         let is_safe = self.disks.values().filter(has_safe).count() >= 2;
@@ -334,6 +532,12 @@ impl Model {
                 self.next += 1;
             }
             Step::Obey(works) => self.obey(*works),
+            Step::Job(works) => self.job(*works)?,
+            Step::FlushAll => self.book.flush_all(),
+            Step::Wait => {
+                self.now += Duration::from_secs(600);
+                self.book.set_time(self.now);
+            }
             Step::Lose(index) => self.lose(self.pick(*index))?,
             Step::Again(index, loses_orders) => {
                 let node = self.pick(*index);
@@ -346,7 +550,12 @@ impl Model {
             Step::Repeat(index) => self.tell(self.pick(*index)),
             Step::Master => {
                 self.orders.clear();
+                self.jobs.clear();
                 self.book = Book::default();
+                self.book.set_time(self.now);
+                for (series, submit) in self.store.clone() {
+                    self.book.in_store(file(series, submit, 0, 1));
+                }
                 let nodes: Vec<NodeId> = self.disks.keys().copied().collect();
                 for node in nodes {
                     self.book.begin(node, address(node), &mut self.orders);
@@ -377,9 +586,15 @@ proptest! {
             model.book.begin(node, address(node), &mut model.orders);
             model.tell(node);
         }
-        while !model.orders.is_empty() {
+        model.book.flush_all();
+        model.jobs.extend(model.book.take_jobs());
+        while !model.orders.is_empty() || !model.jobs.is_empty() {
             model.obey(true);
+            model.job(true)?;
         }
+        prop_assert_eq!(model.book.flushes(), 0);
+        prop_assert_eq!(model.store.last().copied(), Some((model.next - 1, model.submit)));
+        prop_assert!(model.store.len() <= 2);
         let newest = model.next - 1;
         let has = |disk: &BTreeSet<(u64, u64)>| disk.contains(&(newest, model.submit));
         prop_assert_eq!(model.disks.values().filter(|disk| has(disk)).count(), 2);
