@@ -325,18 +325,25 @@ impl Checkpoints {
     fn flush_in_background(self: &Arc<Self>, dag: Vec<u8>, file: SavedFile, sources: Vec<Vec<String>>) {
         let (own, flushed) = (Arc::clone(self), file.clone());
         let flush = move || {
-            let failed = own.flush(Path::new(OsStr::from_bytes(&dag)), &file, &sources).err();
+            let failed = own
+                .flush(Path::new(OsStr::from_bytes(&dag)), &file, &sources)
+                .err();
             own.say(NodeSays::Flushed { file, failed });
         };
         let thread = std::thread::Builder::new().name("checkpoint".to_owned());
         if let Err(error) = thread.spawn(flush) {
             let failed = Some(error.to_string());
-            self.say(NodeSays::Flushed { file: flushed, failed });
+            self.say(NodeSays::Flushed {
+                file: flushed,
+                failed,
+            });
         }
     }
 
     fn flush(&self, dag: &Path, file: &SavedFile, sources: &[Vec<String>]) -> Result<(), String> {
-        let into = self.beside_dag(dag, file).ok_or("the node does not see the store")?;
+        let into = self
+            .beside_dag(dag, file)
+            .ok_or("the node does not see the store")?;
         let into = into.incoming();
         if transfer::has(&into, file) {
             return Ok(());

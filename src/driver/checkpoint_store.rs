@@ -161,11 +161,7 @@ impl Shared {
                 let failed = self.bring(&task.incoming(), &file, &sources).err();
                 Some(Done::Brought { file, failed })
             }
-            Work::Accept {
-                task,
-                series,
-                submit,
-            } => Some(Done::Accepted {
+            Work::Accept { task, series, submit } => Some(Done::Accepted {
                 run: task.run().to_owned(),
                 task: task.directory().to_owned(),
                 series,

@@ -131,10 +131,7 @@ impl<T: MasterTransport> Run<'_, T> {
         if let Some(Err(error)) = stored.map(|stored| stored.withhold(series, &reason)) {
             tracing::error!("Task {shown}: {error}");
         }
-        self.checkpoints
-            .on_nodes
-            .book
-            .withhold(run, task, series, reason);
+        self.checkpoints.on_nodes.book.withhold(run, task, series, reason);
     }
 
     /// Lets the next attempt of a task start where its newest series is, if there is room.

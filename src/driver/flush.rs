@@ -78,11 +78,9 @@ impl<T: MasterTransport> Run<'_, T> {
                 series,
                 submit,
             } => {
-                let work = self.stored_task(&run, &task).map(|task| Work::Accept {
-                    task,
-                    series,
-                    submit,
-                });
+                let work = self
+                    .stored_task(&run, &task)
+                    .map(|task| Work::Accept { task, series, submit });
                 if !self.give_work(work) {
                     let mut orders = Vec::new();
                     let book = &mut self.checkpoints.on_nodes.book;
@@ -144,7 +142,10 @@ impl<T: MasterTransport> Run<'_, T> {
     /// Takes what the threads have done, and lets nodes go whose files others have.
     pub(super) fn tend_checkpoints(&mut self) {
         let flushing = &self.checkpoints.on_nodes.flushing;
-        let done = flushing.threads.as_ref().map_or_else(Vec::new, StoreThreads::take);
+        let done = flushing
+            .threads
+            .as_ref()
+            .map_or_else(Vec::new, StoreThreads::take);
         for done in done {
             match done {
                 Done::Brought { file, failed } => self.note_brought(None, &file, failed),
@@ -155,7 +156,9 @@ impl<T: MasterTransport> Run<'_, T> {
                     failed,
                 } => {
                     match &failed {
-                        None => tracing::debug!("Checkpoint {series} of task {} is in the store", shown(&task)),
+                        None => {
+                            tracing::debug!("Checkpoint {series} of task {} is in the store", shown(&task))
+                        }
                         Some(why) => tracing::warn!(
                             "Task {}: checkpoint {series} does not come into the store: {why}",
                             shown(&task)

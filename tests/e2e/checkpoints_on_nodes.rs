@@ -103,7 +103,9 @@ fn a_task_goes_on_elsewhere_when_its_node_is_lost() {
             let records = records(&submit);
             let is_third = |record: &&Value| record["series"] == 3 && record["host"] != "n4";
             if let Some(record) = records.iter().rfind(is_third)
-                && records.iter().any(|record| record["task"] == JOBS[1] && record["series"] == 3)
+                && records
+                    .iter()
+                    .any(|record| record["task"] == JOBS[1] && record["series"] == 3)
                 && lost.is_none()
             {
                 let node = node_of(nodes, record);
@@ -142,13 +144,19 @@ fn store(submit: &Path) -> PathBuf {
 fn what_a_run_has_saved_on_nodes_outlives_run_and_nodes() {
     let mut grid = Grid::new("0", "hello\n");
     // The first attempt does not get further.
-    prepare(&grid, r#"[ "$step" != 32 ] || [ "$begun" -gt 0 ] || exec sleep 100"#);
+    prepare(
+        &grid,
+        r#"[ "$step" != 32 ] || [ "$begun" -gt 0 ] || exec sleep 100"#,
+    );
     let submit = grid.plan("ends", Some(&format!("{}/stage", grid.archive())));
     let has_saved = |submit: &Path| {
         let records = records(submit);
         let has = |job: &&str, series: u64| {
             let is_of = |record: &&Value| record["task"] == **job;
-            records.iter().filter(is_of).any(|record| record["series"] == series)
+            records
+                .iter()
+                .filter(is_of)
+                .any(|record| record["series"] == series)
         };
         has(&JOBS[0], 6) && has(&JOBS[1], 2)
     };

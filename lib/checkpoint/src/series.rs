@@ -84,7 +84,10 @@ impl Series {
         let is_whole = |(_, files): (_, &Files)| files.closed.len() as u64 == u64::from(files.ranks);
         let mut needed = before.into_iter().flat_map(|before| before.prefixes(is_own));
         let has_all = needed.all(|(prefix, _)| self.files.contains_key(prefix));
-        let is_open = self.open.iter().any(|(prefix, _)| !is_own || !prefix.is_watched());
+        let is_open = self
+            .open
+            .iter()
+            .any(|(prefix, _)| !is_own || !prefix.is_watched());
         let has_some = self.prefixes(is_own).next().is_some();
         !is_open && !self.is_cut && has_some && has_all && self.prefixes(is_own).all(is_whole)
     }

@@ -354,11 +354,17 @@ mod tests {
         assert_eq!(free([8, 8]), Path::new("/local1/tcschk"));
         let central = settings.central.unwrap();
         assert!(central.is_paired);
-        assert_eq!(central.order("lemieux7")[..3], ["lemieux7", "lemieux6", "lemieux0"]);
+        assert_eq!(
+            central.order("lemieux7")[..3],
+            ["lemieux7", "lemieux6", "lemieux0"]
+        );
         assert_eq!(central.order("other34.site")[..2], ["lemieux1", "lemieux0"]);
         // The last one has no partner.
         assert_eq!(central.order("lemieux32")[..2], ["lemieux32", "lemieux0"]);
-        assert_eq!((settings.nodes_xor, settings.plan, settings.logs), (8, Plan::C1, true));
+        assert_eq!(
+            (settings.nodes_xor, settings.plan, settings.logs),
+            (8, Plan::C1, true)
+        );
     }
 
     #[test]

@@ -20,8 +20,8 @@ use crate::container::{self, ContainerError};
 use crate::data::{DataError, Direction, Mover};
 use crate::directory::{Helpers, JobDirectory};
 use crate::inputs::{self, checkpoints};
-use crate::kept::Kept;
 use crate::job_context::JobContext;
+use crate::kept::Kept;
 use crate::task::{self, Ended};
 
 /// Exit code if something but the job's program fails: no directory, a transfer.

@@ -76,7 +76,11 @@ enum KeepError {
 impl Kept {
     /// Returns what a job has to keep. `None` if it has no checkpoint files, or belongs to no run that keeps
     /// them.
-    pub(crate) fn of_job(description: &Description, directory: &Path, around: &JobContext<'_>) -> Option<Self> {
+    pub(crate) fn of_job(
+        description: &Description,
+        directory: &Path,
+        around: &JobContext<'_>,
+    ) -> Option<Self> {
         let mut files: Vec<String> = Vec::new();
         for entry in &description.checkpoint_out {
             let name = entry.lfn.as_ref()?;
@@ -124,8 +128,9 @@ impl Kept {
                 true
             }
             Err(error) => {
-                self.log
-                    .say(format_args!("No matter for checkpoint {series} of the run: {error}"));
+                self.log.say(format_args!(
+                    "No matter for checkpoint {series} of the run: {error}"
+                ));
                 false
             }
         }
@@ -135,9 +140,7 @@ impl Kept {
         let mut list = String::new();
         let mut bytes = Vec::new();
         let mut reading = self.connection.open_given(&list_prefix())?;
-        reading
-            .copy_to(&mut bytes)
-            .map_err(failed("the list of files"))?;
+        reading.copy_to(&mut bytes).map_err(failed("the list of files"))?;
         self.connection.end_reading(reading)?;
         bytes
             .take(MAX_LIST)
@@ -151,7 +154,9 @@ impl Kept {
             }
             let path = self.directory.join(name);
             let made = path.parent().map_or(Ok(()), fs::create_dir_all);
-            let place = made.and_then(|()| Destination::new(&path)).map_err(failed(name))?;
+            let place = made
+                .and_then(|()| Destination::new(&path))
+                .map_err(failed(name))?;
             places.push((number, name, place));
         }
         // All of them are here before the first one gets its name.
@@ -254,12 +259,13 @@ impl Kept {
                 Err(error) => result = result.and(Err(error.into())),
             }
         }
-        let result = result
-            .and_then(|()| self.write(&mut open, looks))
-            .and_then(|()| match self.looks() == *looks {
-                true => Ok(()),
-                false => Err(KeepError::Changed("them".to_owned())),
-            });
+        let result =
+            result
+                .and_then(|()| self.write(&mut open, looks))
+                .and_then(|()| match self.looks() == *looks {
+                    true => Ok(()),
+                    false => Err(KeepError::Changed("them".to_owned())),
+                });
         if result.is_err() {
             open.iter_mut().for_each(Writing::spoil);
         }
@@ -342,7 +348,11 @@ impl Changes {
         let mut folders: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
         for file in files {
             let path = directory.join(file);
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
             let folder = path.parent().unwrap_or(directory).to_owned();
             folders.entry(folder).or_default().push(name);
         }

@@ -135,7 +135,11 @@ impl Flush {
 /// Begins or ends a transfer on both sides.
 fn count(nodes: &mut BTreeMap<NodeId, Node>, of_master: &mut usize, (by, from): Transfer, begins: bool) {
     let change = |count: &mut usize| {
-        *count = if begins { *count + 1 } else { count.saturating_sub(1) };
+        *count = if begins {
+            *count + 1
+        } else {
+            count.saturating_sub(1)
+        };
     };
     match by {
         None => change(of_master),
@@ -404,7 +408,9 @@ impl Book {
         let mut hopeless = Vec::new();
         for (_, key) in &flushes.queue {
             let Some(task) = tasks.get_mut(key) else { continue };
-            let Some(series) = task.flush.series() else { continue };
+            let Some(series) = task.flush.series() else {
+                continue;
+            };
             match order_series(nodes, task, series, &mut flushes.of_master) {
                 Ordered::Jobs(jobs) => flushes.jobs.extend(jobs),
                 Ordered::All => {
@@ -442,14 +448,20 @@ fn order_series(
 ) -> Ordered {
     let mut jobs = Vec::new();
     let mut have_arrived = true;
-    let files = task.files.iter_mut().filter(|((number, ..), _)| *number == series);
+    let files = task
+        .files
+        .iter_mut()
+        .filter(|((number, ..), _)| *number == series);
     for (_, file) in files {
         have_arrived &= matches!(file.in_store, InStore::Arrived | InStore::Kept);
         if file.in_store != InStore::No {
             continue;
         }
-        let can_give =
-            |place: &NodeId| nodes.get(place).is_some_and(|node| node.sees_store || !node.addresses.is_empty());
+        let can_give = |place: &NodeId| {
+            nodes
+                .get(place)
+                .is_some_and(|node| node.sees_store || !node.addresses.is_empty())
+        };
         if !file.places.iter().any(can_give) {
             return Ordered::Nothing;
         }
@@ -484,10 +496,15 @@ fn choose(
     let mut places = file.places.iter();
     let from = places.find(|place| at(place).is_some_and(|node| !node.addresses.is_empty()))?;
     let sources = vec![nodes.get(from)?.addresses.clone()];
-    let mut seeing = nodes.iter().filter(|(_, node)| node.sees_store && !node.is_silent).peekable();
+    let mut seeing = nodes
+        .iter()
+        .filter(|(_, node)| node.sees_store && !node.is_silent)
+        .peekable();
     if seeing.peek().is_none() {
         return (of_master < MAX_OF_MASTER).then_some(((None, *from), sources));
     }
-    let by = seeing.filter(|(_, node)| is_free(node)).min_by_key(|(_, node)| node.transfers)?;
+    let by = seeing
+        .filter(|(_, node)| is_free(node))
+        .min_by_key(|(_, node)| node.transfers)?;
     Some(((Some(*by.0), *from), sources))
 }

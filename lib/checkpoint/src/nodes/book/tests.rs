@@ -192,7 +192,10 @@ fn every_tenth_series_is_flushed_but_not_again_at_once() {
     book.has(1, file(10, 7, 0, 1), &mut orders);
     book.has(2, file(10, 7, 0, 1), &mut orders);
     assert_eq!(book.take_jobs(), [bring(Some(2), 10, Some(1))]);
-    assert!(!book.brought(Some(1), &file(10, 7, 0, 1), true), "another node was asked");
+    assert!(
+        !book.brought(Some(1), &file(10, 7, 0, 1), true),
+        "another node was asked"
+    );
     book.brought(Some(2), &file(10, 7, 0, 1), true);
     assert_eq!(book.take_jobs(), [accept(10)]);
     assert_eq!((book.flushes(), book.unflushed().count()), (1, 1));
@@ -474,7 +477,8 @@ impl Model {
             StoreJob::Bring { by, file, sources } => {
                 let key = (file.series, file.submit);
                 let gives = |(node, disk): (&NodeId, &BTreeSet<(u64, u64)>)| {
-                    let is_asked = Some(*node) == by && sources.is_empty() || sources.contains(&address(*node));
+                    let is_asked =
+                        Some(*node) == by && sources.is_empty() || sources.contains(&address(*node));
                     is_asked && disk.contains(&key)
                 };
                 let is_there = works && self.disks.iter().any(gives);
