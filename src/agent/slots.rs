@@ -133,8 +133,8 @@ fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Slots {
-    /// Starts a thread for each rank. Each registers its worker with the master. `before_end` is called by the
-    /// last one before it ends.
+    /// Starts a thread for each rank. Each registers its worker with the master. `before_end` is called by
+    /// the last one before it ends.
     pub(super) fn start(
         ranks: Range<u32>,
         link: &Arc<Link>,

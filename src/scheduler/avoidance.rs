@@ -134,6 +134,7 @@ impl Master {
         let kind = self.kind(task);
         self.avoidance.succeeds(kind, host);
         self.avoidance.forget(task);
+        self.cache_index.forget_saved(task);
     }
 
     /// Notes that a host did not join a gang.

@@ -299,8 +299,8 @@ impl Master {
         Ok(())
     }
 
-    /// Notes which workers are on hosts that have what a task has saved, and how many bytes that are: its next
-    /// attempt prefers these hosts.
+    /// Notes which workers are on hosts that have what a task has saved, and how many bytes that are: its
+    /// next attempt prefers these hosts.
     pub fn note_saved(&mut self, task: TaskId, bytes: u64, ranks: &[Rank]) {
         let mut hosts = Vec::new();
         for rank in ranks {

@@ -577,7 +577,6 @@ impl Master {
             self.nest(task, submit, out);
         } else if outcome.succeeded() {
             self.cache_index.read(host, self.nodes[task.index()].inputs);
-            self.cache_index.forget_saved(task);
             self.note_run_time(task, outcome.runtime);
             self.note_success(task, host);
             self.succeeded(task);

@@ -23,7 +23,8 @@
 //! A node has the same in `PATH/pmc-checkpoints-UID/ID`: series of its own tasks, and copies of files of
 //! other nodes ([`nodes`]).
 //!
-//! [`Series`], [`Interval`] and [`nodes`] are pure; only [`Store`], [`TaskStore`] and [`Settings`] open files.
+//! [`Series`], [`Interval`] and [`nodes`] are pure; only [`Store`], [`TaskStore`] and [`Settings`] open
+//! files.
 
 mod checksum;
 mod due;

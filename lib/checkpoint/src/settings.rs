@@ -1,8 +1,8 @@
 //! The configuration file of the Terascale Computing System (`/etc/tcsiod.conf`): where checkpoint files lie.
 //!
 //! A line has a name and a value; `#` begins a comment. Places are *complex paths*,
-//! `hostExp(redundancy):path1,path2`: hosts as `n[0-3,7]`, `{local}` or `{cluster}`, here also `{partner}` and
-//! `{shared}`; the redundancy `n+1` pairs the hosts. Variables with these names come first.
+//! `hostExp(redundancy):path1,path2`: hosts as `n[0-3,7]`, `{local}` or `{cluster}`, here also `{partner}`
+//! and `{shared}`; the redundancy `n+1` pairs the hosts. Variables with these names come first.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -197,8 +197,9 @@ impl FromStr for ComplexPath {
 }
 
 impl ComplexPath {
-    /// Returns the listed hosts in the order in which a host takes them: itself if it is one of them, else the
-    /// one at the place of its number; then the partner of that one; then the others. Empty without a list.
+    /// Returns the listed hosts in the order in which a host takes them: itself if it is one of them, else
+    /// the one at the place of its number; then the partner of that one; then the others. Empty without a
+    /// list.
     #[must_use]
     pub fn order(&self, host: &str) -> Vec<&str> {
         let Hosts::List(list) = &self.hosts else {

@@ -176,7 +176,6 @@ impl Master {
             out.record(self.end_record(task, submit, rank, outcome));
             self.record_resources(host, out);
             self.cache_index.read(host, self.nodes[task.index()].inputs);
-            self.cache_index.forget_saved(task);
             self.note_run_time(task, outcome.runtime);
             self.note_success(task, host);
             self.succeeded(task);

@@ -1,9 +1,10 @@
-//! Checkpoint files of a job, which the run keeps while the program goes on: as soon as the program has closed
-//! or renamed one, they are saved as a series with the node service ([`pmc_tcsio`]), as a program can do it
-//! itself. So an attempt on another node goes on from what the program has saved last, not from what came to
-//! the staging site at the end of an attempt.
+//! Checkpoint files of a job, which the run keeps while the program goes on: as soon as the program has
+//! closed or renamed one, they are saved as a series with the node service ([`pmc_tcsio`]), as a program
+//! can do it itself. So an attempt on another node goes on from what the program has saved last, not from
+//! what came to the staging site at the end of an attempt.
 //!
-//! All files of a series are those of one moment, at which the program has not written any of them for a while.
+//! All files of a series are those of one moment, at which the program has not written any of them for a
+//! while.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -377,8 +378,8 @@ impl Changes {
         self.again.set(true);
     }
 
-    /// Waits until a file has changed, or until `timeout` is over. Returns whether the other side of `end` was
-    /// closed.
+    /// Waits until a file has changed, or until `timeout` is over. Returns whether the other side of `end`
+    /// was closed.
     fn wait(&self, end: &OwnedFd, timeout: Option<Duration>) -> bool {
         if timeout.is_none() && self.again.take() {
             return false;

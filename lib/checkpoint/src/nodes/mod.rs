@@ -2,9 +2,9 @@
 //!
 //! A node keeps the files that its tasks save, and copies of files of other nodes, in a directory of its own,
 //! which is laid out as the store beside a DAG file. The master knows who has which file ([`Book`]); it
-//! stores nothing of that, for nodes tell it all again to the next master, from their disks. What is *flushed*
-//! goes into the store beside the DAG file, where it survives the loss of all nodes, and where the master
-//! notes which series are withheld.
+//! stores nothing of that, for nodes tell it all again to the next master, from their disks. What is
+//! *flushed* goes into the store beside the DAG file, where it survives the loss of all nodes, and where
+//! the master notes which series are withheld.
 //!
 //! The bytes go from node to node, by keys ([`SavedFile::key`]).
 
