@@ -37,13 +37,13 @@ fn chain(site: &str, more: &str) -> Case {
 const SHARED: &str = "  directories: [{type: sharedScratch, path: /far, fileServers: [{url: \"file:///far\", operation: all}]}]\n";
 
 /// The submit description of a job.
-fn description(planned: &Planned, job: &str) -> String {
+fn description(planned: &Planned, job: &str) -> Result<String, Box<dyn Error>> {
     let name = format!("{job}.sub");
     let files = walkdir::WalkDir::new(&planned.submit_dir).into_iter().flatten();
     let all: Vec<_> = files.map(|file| file.path().to_owned()).collect();
     let found = all.iter().find(|path| path.ends_with(&name));
-    let path = found.unwrap_or_else(|| panic!("there is no {name}: {all:?}"));
-    fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"))
+    let path = found.ok_or_else(|| format!("there is no {name}: {all:?}"))?;
+    Ok(fs::read_to_string(path)?)
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn jobs_for_another_pool_say_their_directory() -> Outcome {
     let planned = case.plan_only(&format!(
         "{LINE} --sites far -Dpegasus.data.configuration=sharedfs"
     ))?;
-    let text = description(&planned, "first_A");
+    let text = description(&planned, "first_A")?;
     assert!(
         text.contains("\ngrid_resource = condor schedd.example.org cm.example.org\n"),
         "{text}"
@@ -79,7 +79,7 @@ fn cobalt_is_told_by_attributes() -> Outcome {
     let planned = case.plan_only(&format!(
         "{LINE} --sites far -Dpegasus.data.configuration=sharedfs"
     ))?;
-    let text = description(&planned, "first_A");
+    let text = description(&planned, "first_A")?;
     for line in [
         "+NodeNumber = 8",
         "+HostNumber = 2",
@@ -106,7 +106,7 @@ fn universes_are_those_of_the_style() -> Outcome {
     // Only a job with an image runs in a container.
     let case = of("container");
     let planned = case.plan_only(&line)?;
-    assert!(description(&planned, "first_A").contains("\nuniverse = vanilla\n"));
+    assert!(description(&planned, "first_A")?.contains("\nuniverse = vanilla\n"));
     let message = of("java").fail(&line);
     assert!(
         message.contains("first_A") && message.contains("java"),
@@ -166,7 +166,7 @@ fn a_web_server_with_a_section_gets_the_credentials() -> Outcome {
     ] {
         private(&case, "keys.conf", &format!("[{section}]\nhttp.username = me\n"))?;
         let planned = case.plan_only(&line)?;
-        let text = description(&planned, "stage_in_local_local_0_0");
+        let text = description(&planned, "stage_in_local_local_0_0")?;
         assert_eq!(
             text.contains(&format!("PEGASUS_CREDENTIALS={key}")),
             is_needed,
@@ -186,10 +186,10 @@ fn a_proxy_travels_as_htcondor_has_it() -> Outcome {
     let planned = case.plan_only(&format!(
         "{LINE} --sites far --staging-site far -Dpegasus.data.configuration=nonsharedfs -Dpegasus.x509_user_proxy={proxy}"
     ))?;
-    let text = description(&planned, "first_A");
+    let text = description(&planned, "first_A")?;
     assert!(text.contains(&format!("\nx509userproxy = {proxy}\n")), "{text}");
     assert!(!text.contains("X509_USER_PROXY_far"), "{text}");
-    let text = description(&planned, "stage_in_local_far_0_0");
+    let text = description(&planned, "stage_in_local_far_0_0")?;
     assert!(text.contains(&format!("X509_USER_PROXY_far={proxy}")), "{text}");
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Plans for HTCondor: `cargo bench -p pmc-plan --bench plan -- condor`.
 //!
-//! Three figures: a plan of 10,000 jobs whose files HTCondor moves, `pegasus-exitcode` for a record of 64 KiB, and plans
-//! for PMC and Shell. `PMC_BENCH_REFERENCE` names the `pegasus-plan` of Pegasus, and `PMC_BENCH_OLD` an older `pmc-plan`,
-//! to be measured in the same run.
+//! Three figures: a plan of 10,000 jobs whose files HTCondor moves, `pegasus-exitcode` for a record of 64
+//! KiB, and plans for PMC and Shell. `PMC_BENCH_REFERENCE` names the `pegasus-plan` of Pegasus, and
+//! `PMC_BENCH_OLD` an older `pmc-plan`, to be measured in the same run.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,10 @@
 //! Time of planning, relative to parsing the workflow file.
 //!
 //! `cargo bench -p pmc-plan --bench plan` writes workflows of 10,000, 100,000 and a million jobs in three
-//! levels into a temporary directory (below `TMPDIR`; use a directory in memory to exclude the disk)
-//! and plans them; with the argument `condor`, it measures plans for HTCondor. `PMC_BENCH_JOBS` names other sizes (`10000,100000`). Each measurement runs in a new
-//! process, so that its peak memory is known. The best of several rounds counts.
+//! levels into a temporary directory (below `TMPDIR`; use a directory in memory to exclude the disk) and
+//! plans them; with the argument `condor`, it measures plans for HTCondor. `PMC_BENCH_JOBS` names other
+//! sizes (`10000,100000`). Each measurement runs in a new process, so that its peak memory is known. The
+//! best of several rounds counts.
 
 mod condor;
 mod inputs;

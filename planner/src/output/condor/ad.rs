@@ -155,8 +155,8 @@ impl<'a> Ad<'a> {
     }
 }
 
-/// Returns what Pegasus calls a job that does nothing: the only one of a plan without work, or one that waits for
-/// all directories.
+/// Returns what Pegasus calls a job that does nothing: the only one of a plan without work, or one that
+/// waits for all directories.
 fn noop_transformation(plan: &Plan<'_>) -> &'static str {
     match plan.exec.jobs.len() {
         1 => "pegasus::noop:1.0",

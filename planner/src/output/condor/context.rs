@@ -15,7 +15,7 @@ use crate::profiles::Namespace;
 use crate::request::Request;
 use crate::tasks::{Plan, PlannedJob, lite};
 
-use super::{nested, ranks};
+use super::{programs, stage_in};
 
 /// Version that submit descriptions name, for programs that look for one of Pegasus.
 pub(super) use crate::model::COMPATIBLE_VERSION as VERSION;
@@ -66,12 +66,12 @@ impl<'a> Context<'a> {
             worker_package,
             depths: depths(plan),
             graph: Graph::new(plan.exec.jobs.len(), &plan.exec.edges),
-            stage_in_ranks: ranks::stage_in_ranks(plan),
+            stage_in_ranks: stage_in::ranks(plan),
             metadata: match plan.has_job_scripts && is_lite {
                 true => metadata(plan),
                 false => FxHashMap::default(),
             },
-            dagman: nested::dagman(plan, &request.environment.variables),
+            dagman: programs::dagman(plan, &request.environment.variables),
             time: request.environment.now.format("%Y%m%dT%H%M%S%z").to_string(),
         })
     }

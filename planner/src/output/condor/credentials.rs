@@ -104,8 +104,8 @@ pub(super) fn add<'a>(
     Ok(())
 }
 
-/// Returns the kinds of credentials that a job needs, with the sites and the servers of the URLs. Servers do not
-/// matter for most kinds.
+/// Returns the kinds of credentials that a job needs, with the sites and the servers of the URLs. Servers
+/// do not matter for most kinds.
 fn needed(job: PlannedJob<'_>) -> BTreeSet<(Kind, String, String)> {
     let plan = job.plan;
     // URLs with their sites.
@@ -166,8 +166,8 @@ fn server(url: &str) -> &str {
     &url[..end]
 }
 
-/// Returns the path of a credential that something names: a profile of the site, of the site `local`, or of the
-/// properties, else a variable of the environment.
+/// Returns the path of a credential that something names: a profile of the site, of the site `local`, or of
+/// the properties, else a variable of the environment.
 fn named<'c>(context: &'c Context<'_>, kind: Kind, site: &str) -> Option<&'c str> {
     let plan = context.plan;
     let key = kind.name.to_ascii_lowercase();

@@ -112,7 +112,8 @@ pub(super) fn add_common<'a>(context: &'a Context<'a>, job: PlannedJob<'a>, ad: 
     }
 }
 
-/// Returns whether a command had the form of a number of seconds in older versions of Pegasus. It is an expression now.
+/// Returns whether a command had the form of a number of seconds in older versions of Pegasus. It is an
+/// expression now.
 fn is_old_period(key: &str, value: &str) -> bool {
     matches!(key, "periodic_release" | "periodic_remove") && value.trim().parse::<i64>().is_ok()
 }

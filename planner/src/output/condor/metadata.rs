@@ -1,5 +1,5 @@
-//! Metadata of jobs and their files, for tools that look for it: `B.metadata`, and for each script the metadata of
-//! its inputs.
+//! Metadata of jobs and their files, for tools that look for it: `B.metadata`, and for each script the
+//! metadata of its inputs.
 
 use serde_json::{Map, Value, json};
 
@@ -15,8 +15,8 @@ use super::context::Context;
 /// Suffix of the file with the metadata of a script's inputs.
 pub(super) const OF_INPUTS: &str = ".in.meta";
 
-/// Returns the metadata of the inputs of a script, in which `pegasus-integrity` finds the checksums of catalogs.
-/// `None` if nothing is known.
+/// Returns the metadata of the inputs of a script, in which `pegasus-integrity` finds the checksums of
+/// catalogs. `None` if nothing is known.
 pub(super) fn of_inputs(context: &Context<'_>, job: PlannedJob<'_>) -> Option<String> {
     if !context.is_script(job) || !job.is_lite() || context.plan.settings.integrity == Integrity::None {
         return None;

@@ -14,9 +14,11 @@ mod environment;
 mod job;
 mod metadata;
 mod nested;
+mod programs;
 mod ranks;
 mod requests;
 mod script;
+mod stage_in;
 mod style;
 mod transfers;
 

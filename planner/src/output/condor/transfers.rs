@@ -112,7 +112,8 @@ impl Transfers {
         }
     }
 
-    /// Adds the metadata files with the checksums of inputs: of catalogs, and of the parents that make or stage them.
+    /// Adds the metadata files with the checksums of inputs: of catalogs, and of the parents that make or
+    /// stage them.
     fn add_metadata(&mut self, context: &Context<'_>, job: PlannedJob<'_>) {
         let plan = context.plan;
         if plan.settings.integrity == Integrity::None {

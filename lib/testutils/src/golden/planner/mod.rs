@@ -38,8 +38,8 @@ pub fn compare_with(case: &Case, planner: &Path, variables: &[(&str, &str)]) -> 
     compare_plan(case, planner, variables, false)
 }
 
-/// As [`compare`], for plans for HTCondor. Of the events for monitoring, jobs, tasks and edges count; how jobs are
-/// started is compared with the submit descriptions.
+/// As [`compare`], for plans for HTCondor. Of the events for monitoring, jobs, tasks and edges count; how
+/// jobs are started is compared with the submit descriptions.
 ///
 /// # Panics
 /// As [`compare`].
