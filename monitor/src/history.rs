@@ -4,6 +4,7 @@
 //! hundred bytes per task and forty per attempt.
 
 mod changes;
+mod nested;
 mod retried;
 mod state;
 
@@ -25,6 +26,7 @@ use crate::kinds::Kind;
 use crate::plan::{Plan, TaskNumber};
 use crate::resources::{Host, Hosts};
 
+pub use nested::Seen;
 pub use retried::Retried;
 pub use state::{Attempt, NEVER, Phase, Run, State, Tally, seconds};
 
@@ -278,23 +280,6 @@ impl History {
         {
             self.set(task, State::Done);
         }
-    }
-
-    /// Returns the submit directory of a task that is a sub-workflow, where it is now. `None` if there is
-    /// none.
-    #[must_use]
-    pub fn nested_dir(&self, task: TaskNumber) -> Option<PathBuf> {
-        let dag = self.plan.subdag(task)?;
-        let planned = self.dir.braindump.get("submit_dir");
-        let inside = planned.and_then(|planned| dag.strip_prefix(planned).ok());
-        let dag = self.dir.dir.join(inside.unwrap_or(dag));
-        dag.parent().filter(|dir| dir.is_dir()).map(Path::to_owned)
-    }
-
-    /// Reads the run of a task that is a sub-workflow, as far as it has begun.
-    #[must_use]
-    pub fn nested(&self, task: TaskNumber) -> Option<Self> {
-        Self::open(RunDir::open(&self.nested_dir(task)?).ok()?).ok()
     }
 
     /// State of a task.

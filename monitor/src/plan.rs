@@ -88,6 +88,30 @@ impl Plan {
         Some(number)
     }
 
+    /// Adds a task of a sub-workflow, which is `around`, as `AROUND/NAME`. `None` if a task has this name.
+    pub(crate) fn adopt(&mut self, around: TaskNumber, other: &Self, task: TaskNumber) -> Option<TaskNumber> {
+        let name = [self.name(around), b"/", other.name(task)].concat();
+        let class = other.class(task).clone();
+        let number = self.add(&name, class, other.request(task), NO_POSITION)?;
+        self.gangs.extend(other.gang(task).map(|gang| (number, gang.clone())));
+        Some(number)
+    }
+
+    /// Returns the index of a class in [`Plan::classes`]. Adds it if it is missing.
+    pub(crate) fn class_number(&mut self, class: &Class) -> usize {
+        usize::from(self.classes.number(class.clone()))
+    }
+
+    /// Takes all edges out.
+    pub(crate) fn take_edges(&mut self) -> Vec<(TaskNumber, TaskNumber)> {
+        std::mem::take(&mut self.edges)
+    }
+
+    /// Adds an edge.
+    pub(crate) fn add_edge(&mut self, parent: TaskNumber, child: TaskNumber) {
+        self.edges.push((parent, child));
+    }
+
     /// Returns the task of a name in a log. Adds tasks that are missing in an incomplete or removed DAG.
     pub(crate) fn find_or_add(&mut self, name: &[u8]) -> Option<TaskNumber> {
         if let Some(task) = self.find(name) {

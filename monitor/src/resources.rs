@@ -7,6 +7,8 @@
 //! what came to a host or left it, with workers that came or went. Neither are lines with `=`: they say what
 //! is free on the other hosts of a task that has several.
 
+mod parts;
+
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;

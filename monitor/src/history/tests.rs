@@ -236,3 +236,144 @@ fn attempts_that_are_lost_with_their_workers_are_no_failures() {
         assert_eq!(lost, [(true, false, true), (false, true, true)], "{file}");
     }
 }
+
+/// A run whose second task is a sub-workflow with two tasks, the last of which still runs if `is_open`.
+fn around_sub_workflow(is_open: bool) -> TestRun {
+    let run = TestRun::new(
+        "TASK a -c 1 w\nSUBDAG EXTERNAL s sub/x.dag DIR sub\nTASK z -c 1 w\nEDGE a s\nEDGE s z\n",
+    );
+    fs::create_dir(run.dir.path().join("sub")).unwrap();
+    run.append("sub/x.dag", "TASK x1 -c 1 w\nTASK x2 -c 1 v\nEDGE x1 x2\n");
+    let attempt = |task: &str, number: u32, start: u32, end: u32| {
+        format!(
+            "{start}.0 {task} SUBMIT {number}.0 - - {number}\n{start}.0 {task} EXECUTE {number}.0 - - {number}\n\
+             {end}.0 {task} JOB_SUCCESS 0 - - {number}\n"
+        )
+    };
+    let started = |number: u32, task: &str, time: u32| {
+        format!("{time}.0 {task} SUBMIT {number}.0 - - {number}\n{time}.0 {task} EXECUTE {number}.0 - - {number}\n")
+    };
+    run.append(
+        "jobstate.log",
+        &format!("100.0 INTERNAL *** PMC_STARTED ***\n{}", attempt("a", 1, 100, 101)),
+    );
+    run.append(
+        "w.dag.resource",
+        "100.000000,2,2,1000,n1\n100.000000,1,1,1000,n1\n101.000000,2,2,1000,n1\n102.000000,+1,+0,+0,n1\n\
+         102.000000,2,2,1000,n1\n",
+    );
+    run.append(
+        "sub/jobstate.log",
+        &format!("102.0 INTERNAL *** PMC_STARTED ***\n{}", attempt("x1", 1, 102, 103)),
+    );
+    run.append(
+        "sub/x.dag.resource",
+        "102.000000,2,2,1000,n1\n102.000000,1,1,1000,n1\n103.000000,2,2,1000,n1\n103.000000,1,1,1000,n1\n",
+    );
+    if is_open {
+        run.append("jobstate.log", &started(2, "s", 102));
+        run.append("sub/jobstate.log", &started(2, "x2", 103));
+        return run;
+    }
+    run.append(
+        "jobstate.log",
+        &format!(
+            "{}{}107.0 INTERNAL *** PMC_FINISHED 0 ***\n",
+            attempt("s", 2, 102, 105),
+            attempt("z", 3, 105, 107)
+        ),
+    );
+    run.append(
+        "w.dag.resource",
+        "105.000000,3,2,1000,n1\n105.000000,-1,-0,-0,n1\n105.000000,1,1,1000,n1\n107.000000,2,2,1000,n1\n",
+    );
+    run.append(
+        "sub/jobstate.log",
+        &format!(
+            "{}105.0 INTERNAL *** PMC_FINISHED 0 ***\n",
+            attempt("x2", 2, 103, 105)
+        ),
+    );
+    run.append("sub/x.dag.resource", "105.000000,2,2,1000,n1\n");
+    run
+}
+
+#[test]
+fn tasks_of_sub_workflows_are_tasks_of_the_run() {
+    let now = 200 * SECOND;
+    let history = around_sub_workflow(false).open().with_nested(now);
+    let all = history.all();
+    assert_eq!((all.total(), all.get(State::Done)), (5, 5));
+    let mut names: Vec<_> = history
+        .attempts
+        .iter()
+        .map(|attempt| history.plan.text_name(attempt.task))
+        .collect();
+    names.sort();
+    assert_eq!(names, ["a", "s/x1", "s/x2", "z"], "the sub-workflow takes no slot");
+    assert!(history.attempts.iter().all(|attempt| attempt.succeeded()));
+    let timeline = crate::timeline::Timeline::new(&history, now);
+    let chain: Vec<_> = timeline
+        .chain
+        .iter()
+        .map(|link| (history.plan.text_name(link.task), link.waited))
+        .collect();
+    let expected = [("a", 0.0), ("s/x1", 1.0), ("s/x2", 0.0), ("z", 0.0)];
+    assert_eq!(chain, expected.map(|(name, waited)| (name.to_owned(), waited)));
+    assert_eq!(timeline.rows.len(), 1, "one slot is enough");
+    let [host] = &history.use_of_hosts(now)[..] else {
+        panic!("one host")
+    };
+    assert_eq!((host.started, host.capacity.slots), (4, 2));
+    assert_eq!((host.slot_seconds, host.slot_seconds_there), (6.0, 14.0));
+}
+
+#[test]
+fn a_sub_workflow_that_runs_takes_no_slot() {
+    let run = around_sub_workflow(true);
+    // The executor still has the DAGs.
+    let locks: Vec<_> = ["w.dag", "sub/x.dag"]
+        .iter()
+        .map(|name| {
+            let file = fs::File::options()
+                .write(true)
+                .open(run.dir.path().join(name))
+                .unwrap();
+            monitord_compat::run_lock::lock(&file).unwrap();
+            file
+        })
+        .collect();
+    let now = 110 * SECOND;
+    let history = run.open().with_nested(now);
+    drop(locks);
+    assert_eq!(history.all().get(State::Running), 2, "the sub-workflow and its task");
+    let [host] = &history.use_of_hosts(now)[..] else {
+        panic!("one host")
+    };
+    assert_eq!((host.started, host.capacity.slots), (3, 2));
+    assert_eq!((host.slot_seconds, host.slot_seconds_there), (9.0, 20.0));
+}
+
+#[test]
+fn a_directory_belongs_to_one_sub_workflow() {
+    let run = TestRun::new("SUBDAG EXTERNAL s sub/x.dag\nSUBDAG EXTERNAL t sub/x.dag\n");
+    fs::create_dir(run.dir.path().join("sub")).unwrap();
+    // Each names the other one and itself.
+    run.append("sub/x.dag", "SUBDAG EXTERNAL u ../w.dag\nSUBDAG EXTERNAL v x.dag\n");
+    let history = run.open().with_nested(0);
+    let names: Vec<_> = (0..history.plan.len())
+        .map(|task| history.plan.text_name(task as TaskNumber))
+        .collect();
+    assert_eq!(names, ["s", "t", "s/u", "s/v", "s/u/s", "s/u/t"]);
+}
+
+#[test]
+fn a_directory_of_another_user_is_no_sub_workflow() {
+    let run = around_sub_workflow(false);
+    let history = run.open();
+    assert!(history.nested(1, &mut Seen::default()).is_some());
+    // Only root can give a directory away.
+    if std::os::unix::fs::chown(run.dir.path().join("sub"), Some(65534), None).is_ok() {
+        assert!(history.nested(1, &mut Seen::default()).is_none());
+    }
+}

@@ -2,7 +2,7 @@
 
 mod human;
 mod json;
-mod nested;
+pub mod nested;
 
 pub use human::{by_hand, cannot_repeat};
 use pmc_monitor::causes::{Diagnosis, diagnose};

@@ -11,15 +11,16 @@ use std::fmt;
 use std::fs;
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use pmc_files::Destination;
-use pmc_monitor::causes::diagnose;
 use pmc_monitor::events::Micros;
 use pmc_monitor::history::History;
 use pmc_monitor::timeline::Timeline;
 use pmc_terminal::print;
+
+use self::data::Verdict;
 
 use crate::cli;
 use crate::clock::now;
@@ -45,36 +46,33 @@ pub fn report(arguments: &cli::Report) -> Result<u8, Failure> {
         Some(path) => Some(path.as_path()),
         None => (arguments.ro_crate.is_none() && arguments.wfformat.is_none()).then_some(default),
     };
-    let mut written = Vec::new();
-    if let Some(path) = output {
-        write_page(&history, now, path)?;
-        written.push(path);
-    }
-    if let Some(path) = &arguments.trace {
-        write(path, |out| trace::write(&history, now, out))?;
-        written.push(path);
-    }
+    let verdict = output.map(|_| Verdict::of(&history));
     if let Some(path) = &arguments.ro_crate {
         ro_crate::write(&history, path)?;
-        written.push(path);
     }
     if let Some(path) = &arguments.wfformat {
         let instance = wfformat::Instance::new(&history)?;
         write(path, |out| instance.write(now, out))?;
-        written.push(path);
+    }
+    let history = history.with_nested(now);
+    if let (Some(path), Some(verdict)) = (output, verdict) {
+        write_page(&history, &verdict, now, path)?;
+    }
+    if let Some(path) = &arguments.trace {
+        write(path, |out| trace::write(&history, now, out))?;
     }
     if !arguments.quiet {
-        for path in written {
+        let others = [&arguments.trace, &arguments.ro_crate, &arguments.wfformat];
+        for path in output.into_iter().chain(others.into_iter().flatten().map(PathBuf::as_path)) {
             print(&format!("{}\n", path.display()));
         }
     }
     Ok(exit::SUCCESS)
 }
 
-fn write_page(history: &History, now: Micros, path: &Path) -> Result<(), Failure> {
+fn write_page(history: &History, verdict: &Verdict, now: Micros, path: &Path) -> Result<(), Failure> {
     let timeline = Timeline::new(history, now);
-    let diagnosis = diagnose(history);
-    let data = data::value(history, &timeline, &diagnosis, now);
+    let data = data::value(history, &timeline, verdict, now);
     let page = page(&history.dir.label, &data.to_string());
     write(path, |out| out.write_all(page.as_bytes()))
 }

@@ -11,7 +11,7 @@ use pegasus_mpi_cluster::simulate::{Cluster, Losses, Simulated, Workload, simula
 use pegasus_mpi_cluster::{HostSize, Registration, describe_host};
 use pmc_control::memory;
 use pmc_dag::Dag;
-use pmc_monitor::history::{History, MAX_DEPTH, seconds};
+use pmc_monitor::history::{History, MAX_DEPTH, Seen, seconds};
 use pmc_monitor::kinds::Kind;
 use pmc_terminal::print;
 use serde_json::{Value, json};
@@ -79,7 +79,7 @@ impl Subject {
         let dir = layout::given_or_latest(arguments.dir.as_deref(), arguments.json);
         let history = History::open(layout::find_run(&dir)?).or_code(exit::NOT_RUN)?;
         let mut guessed = 0;
-        let workload = workload(&history, &arguments.times, 0, &mut guessed)?;
+        let workload = workload(&history, &arguments.times, (0, &mut Seen::default()), &mut guessed)?;
         let capacities = history.hosts.all().iter().map(|host| host.capacity);
         let largest = capacities
             .filter(|capacity| capacity.slots > 0)
@@ -129,7 +129,7 @@ impl Subject {
 fn workload(
     history: &History,
     set: &[cli::TimeOf],
-    depth: usize,
+    (depth, seen): (usize, &mut Seen),
     guessed: &mut usize,
 ) -> Result<Workload, Failure> {
     let dag = Dag::open(&history.dir.dag)
@@ -138,9 +138,9 @@ fn workload(
     let mut nested = BTreeMap::new();
     if depth < MAX_DEPTH {
         for task in history.plan.subdags() {
-            let run = history.nested(task).filter(|run| run.dir.dag.exists());
+            let run = history.nested(task, seen).filter(|run| run.dir.dag.exists());
             if let (Some(run), Some(task)) = (run, dag.find(history.plan.name(task))) {
-                nested.insert(task, workload(&run, set, depth + 1, guessed)?);
+                nested.insert(task, workload(&run, set, (depth + 1, seen), guessed)?);
             }
         }
     }

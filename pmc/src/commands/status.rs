@@ -14,7 +14,7 @@ use console::Term;
 use pmc_control::{Answer, NodeStatus, Request};
 use pmc_monitor::dir::RunDir;
 use pmc_monitor::events::Micros;
-use pmc_monitor::history::{History, Phase, State};
+use pmc_monitor::history::{History, Phase, Seen, State};
 use pmc_monitor::lite_data::DataOfRun;
 use pmc_monitor::plan::TaskNumber;
 use pmc_monitor::progress::{Observer, Progress};
@@ -216,11 +216,12 @@ fn waits_for_agents(history: &History, progress: &Progress) -> bool {
 
 /// Returns the sub-workflows that run or have failed, each with its task, as far as they have begun.
 fn unfinished(history: &History) -> impl Iterator<Item = (TaskNumber, History)> + '_ {
-    history.plan.subdags().filter_map(|task| {
+    let mut seen = Seen::default();
+    history.plan.subdags().filter_map(move |task| {
         if !matches!(history.state(task), State::Running | State::Failed) {
             return None;
         }
-        Some((task, history.nested(task)?))
+        Some((task, history.nested(task, &mut seen)?))
     })
 }
 

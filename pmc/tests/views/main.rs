@@ -11,6 +11,7 @@ mod packed;
 mod real_cause;
 mod reasons;
 mod redirect;
+mod report;
 mod secrets;
 mod statistics;
 mod status;

@@ -1,13 +1,13 @@
 //! Data for the script in the page of a report. The format is private to the two.
 
-use pmc_monitor::causes::{Cause, Diagnosis};
+use pmc_monitor::causes::{Cause, Diagnosis, diagnose};
 use pmc_monitor::events::Micros;
 use pmc_monitor::history::{History, NEVER, Phase, State};
 use pmc_monitor::resources::Host;
 use pmc_monitor::timeline::{Cell, Picture, Timeline};
 use serde_json::{Value, json};
 
-use crate::commands::analyzer::{by_hand, cannot_repeat};
+use crate::commands::analyzer::{by_hand, cannot_repeat, nested};
 use crate::text;
 
 /// Maximum hosts in the table.
@@ -17,9 +17,39 @@ const MAX_CAUSES: usize = 12;
 /// Maximum tasks and hosts to name per cause.
 const MAX_NAMED: usize = 6;
 
-/// Returns all data of the page.
-pub fn value(history: &History, timeline: &Timeline, diagnosis: &Diagnosis, now: Micros) -> Value {
-    let all = history.all();
+/// How the run has ended, and why tasks have failed.
+pub struct Verdict {
+    text: Value,
+    diagnosis: Diagnosis,
+    /// Causes, those of the run before those of its sub-workflows.
+    causes: Vec<Value>,
+    /// Dependents that did not run.
+    blocked: usize,
+}
+
+impl Verdict {
+    /// Judges a run, and the sub-workflows that have failed in it.
+    pub fn of(history: &History) -> Self {
+        let diagnosis = diagnose(history);
+        let nested = nested::all(history, MAX_CAUSES);
+        let inner = nested.iter().map(|failed| (failed.task.as_str(), &failed.history, &failed.diagnosis));
+        let all = std::iter::once(("", history, &diagnosis)).chain(inner);
+        let values = all.clone().flat_map(|(around, history, diagnosis)| {
+            let causes = diagnosis.causes.iter();
+            causes.map(move |cause| cause_value(history, cause, around))
+        });
+        Self {
+            text: verdict_text(history, &diagnosis),
+            causes: values.take(MAX_CAUSES).collect(),
+            blocked: all.flat_map(|(_, _, diagnosis)| diagnosis.never_ran.values()).sum(),
+            diagnosis,
+        }
+    }
+}
+
+/// Returns all data of the page. The history has the tasks of sub-workflows, too.
+pub fn value(history: &History, timeline: &Timeline, verdict: &Verdict, now: Micros) -> Value {
+        let all = history.all();
     let hosts = history.use_of_hosts(now);
     let (bars, cells) = picture(history, &timeline.picture);
     let ended = history.attempts.iter().filter(|attempt| attempt.end != NEVER);
@@ -35,19 +65,18 @@ pub fn value(history: &History, timeline: &Timeline, diagnosis: &Diagnosis, now:
         .map(|value| f64::from(*value))
         .sum::<f64>()
         / points;
-    let causes = diagnosis.causes.iter().take(MAX_CAUSES);
     json!({
         "label": history.dir.label,
         "version": env!("CARGO_PKG_VERSION"),
         "directory": history.dir.dir.display().to_string(),
         "made": now / 1000,
         "begin": timeline.begin / 1000,
-        "verdict": verdict(history, diagnosis),
+        "verdict": verdict.text,
         "seconds": round(timeline.seconds, 6),
         "restarts": timeline.restarts,
         "tasks": {"total": all.total(), "done": all.get(State::Done), "failed": all.get(State::Failed)},
         "tries": {"all": ended.count(), "failed": failed, "lost": lost},
-        "blocked": diagnosis.never_ran.values().sum::<usize>(),
+        "blocked": verdict.blocked,
         "parallel": round(parallel, 3),
         "use": {"slots": share(sum(|host| host.slot_seconds), sum(|host| host.slot_seconds_there))},
         "capacity": {
@@ -87,12 +116,12 @@ pub fn value(history: &History, timeline: &Timeline, diagnosis: &Diagnosis, now:
             "cpu_use": share(host.cpu_seconds, host.cpu_seconds_there),
             "memory_use": share(host.memory_seconds, host.memory_seconds_there),
         })).collect::<Vec<_>>(),
-        "failures": causes.map(|cause| cause_value(history, cause)).collect::<Vec<_>>(),
-        "remarks": diagnosis.remarks,
+        "failures": verdict.causes,
+        "remarks": verdict.diagnosis.remarks,
     })
 }
 
-fn verdict(history: &History, diagnosis: &Diagnosis) -> Value {
+fn verdict_text(history: &History, diagnosis: &Diagnosis) -> Value {
     let all = history.all();
     let (text, mood) = match diagnosis.phase {
         Phase::NotStarted => ("not started", ""),
@@ -144,8 +173,12 @@ fn cells(row: &[Cell]) -> Value {
     })
 }
 
-fn cause_value(history: &History, cause: &Cause) -> Value {
-    let tasks = cause.task_names(history, MAX_NAMED);
+/// Describes a cause. Names of tasks begin with that of the sub-workflow around them.
+fn cause_value(history: &History, cause: &Cause, around: &str) -> Value {
+    let mut tasks = cause.task_names(history, MAX_NAMED);
+    if !around.is_empty() {
+        tasks.iter_mut().for_each(|task| *task = format!("{around}/{task}"));
+    }
     let mut hosts: Vec<(&String, &usize)> = cause.hosts.iter().collect();
     hosts.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), name.as_str()));
     let more = hosts.len().saturating_sub(MAX_NAMED);
