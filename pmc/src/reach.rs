@@ -134,6 +134,23 @@ fn batch_state(job: &BatchJob) -> Option<(String, &'static str)> {
     };
     Some((format!("the batch job {}", escape(&job.id)), state))
 }
+/// Returns why a run has not done what it was asked for, from an answer of another kind than the request wants.
+pub fn refusal(answer: Answer) -> String {
+    match answer {
+        Answer::NotSupported(reason) | Answer::Refused(reason) => reason,
+        _ => "the run is of another version".to_owned(),
+    }
+}
+
+/// Returns the failure of a command that gets such an answer.
+pub fn refused(answer: Answer) -> Failure {
+    let code = match answer {
+        Answer::NotSupported(_) => exit::NOT_SUPPORTED,
+        _ => exit::NOT_RUN,
+    };
+    Failure::new(code, anyhow!("{}", escape(&refusal(answer))))
+}
+
 /// Returns what ends the run although tasks are left, as far as the run says it. It can be asked on its own
 /// host; for others, a file has it.
 pub fn limits(history: &History, progress: &Progress) -> RunLimits {

@@ -89,15 +89,7 @@ fn ping(dir: &Path, hosts: &str) -> Result<u8, Failure> {
     }
     let nodes = match ask(&run.dag, &Request::Nodes).or_code(exit::NOT_RUN)? {
         Answer::Nodes(nodes) => nodes,
-        Answer::Refused(reason) => {
-            return Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&reason))));
-        }
-        _ => {
-            return Err(Failure::new(
-                exit::NOT_RUN,
-                anyhow!("the run is of another version"),
-            ));
-        }
+        other => return Err(reach::refused(other)),
     };
     let (text, all_answer) = pinged(&hosts, &nodes);
     print(&text);
@@ -137,24 +129,16 @@ pub fn show(dir: &Path, request: &Request, json: bool) -> Result<u8, Failure> {
         return reach::run_there(&place, false);
     }
     let answer = ask(&run.dag, request).or_code(exit::NOT_RUN)?;
-    if let Answer::Refused(reason) = &answer {
-        return Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(reason))));
-    }
-    let text = match &answer {
-        Answer::Nodes(nodes) if json => json_text(nodes),
-        Answer::Task(task) if json => json_text(task),
+    let text = match answer {
+        Answer::Nodes(nodes) if json => json_text(&nodes),
+        Answer::Task(task) if json => json_text(&task),
         Answer::Nodes(nodes) if nodes.is_empty() => {
             "No agent has joined yet: the run waits for the first ones.\n".to_owned()
         }
-        Answer::Nodes(nodes) => node_table(nodes),
-        Answer::Task(task) => describe(task),
-        Answer::Done(text) => format!("{}\n", escape(text)),
-        _ => {
-            return Err(Failure::new(
-                exit::NOT_RUN,
-                anyhow!("the run is of another version"),
-            ));
-        }
+        Answer::Nodes(nodes) => node_table(&nodes),
+        Answer::Task(task) => describe(&task),
+        Answer::Done(text) => format!("{}\n", escape(&text)),
+        other => return Err(reach::refused(other)),
     };
     print(&text);
     Ok(exit::SUCCESS)

@@ -12,6 +12,7 @@ use anyhow::{Context as _, anyhow};
 use pmc_plan::cli::Invocation;
 use pmc_plan::diagnostic::Diagnostic;
 use pmc_plan::error::PlanError;
+use pmc_plan::input::name_of;
 use pmc_plan::plan::{Facts, Planned, facts, plan, preview, properties};
 use pmc_plan::request::{Environment, Request};
 use pmc_plan::warnings::in_brief;
@@ -157,7 +158,8 @@ impl<'a> Source<'a> {
             }
         } else {
             let commands = arguments::commands(&arguments.command).or_code(exit::NOT_PLANNED)?;
-            (arguments::name(&arguments.command), commands, false)
+            let program = arguments.command.first().map_or("", String::as_str);
+            (name_of(program).to_owned(), commands, false)
         };
         let directory = if arguments.dry_run {
             let temporary = tempfile::tempdir()

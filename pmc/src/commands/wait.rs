@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 
 use anyhow::anyhow;
 use pmc_control::{Answer, EndState, Ends, Request, TaskEnd, Tool};
-use pmc_terminal::{escape, print};
+use pmc_terminal::print;
 
 use crate::cli;
 use crate::exit;
@@ -70,7 +70,7 @@ struct Waiting {
 
 impl Waiting {
     /// Prints those of the named tasks that have ended. Returns from where to go on: what ends meanwhile is
-    /// told once more, and printed once.
+    /// reported once more, and printed once.
     fn ended(&mut self, names: &[String]) -> Result<Ends, Failure> {
         let mut first = self.ask(&Request::NextEnds { from: None })?;
         for part in names.chunks(MAX_ASKED) {
@@ -85,11 +85,7 @@ impl Waiting {
     fn ask(&mut self, request: &Request) -> Result<Ends, Failure> {
         match self.tool.ask(request).or_code(exit::NOT_RUN)? {
             Answer::Ends(ends) => Ok(ends),
-            Answer::Refused(reason) => Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&reason)))),
-            _ => Err(Failure::new(
-                exit::NOT_RUN,
-                anyhow!("the run is of another version"),
-            )),
+            other => Err(reach::refused(other)),
         }
     }
 

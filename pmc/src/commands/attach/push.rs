@@ -18,6 +18,7 @@ use pmc_terminal::{escape, message};
 use super::Message;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
+use crate::reach::refused;
 
 /// Shortest wait until a task that has no room is asked again.
 const SHORT: Duration = Duration::from_micros(500);
@@ -195,13 +196,5 @@ impl Target {
         })?;
         self.tool = Some((tool, Instant::now()));
         Ok(answer)
-    }
-}
-
-fn refused(answer: Answer) -> Failure {
-    match answer {
-        Answer::NotSupported(reason) => Failure::new(exit::NOT_SUPPORTED, anyhow!("{}", escape(&reason))),
-        Answer::Refused(reason) => Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&reason))),
-        _ => Failure::new(exit::NOT_RUN, anyhow!("the run is of another version")),
     }
 }

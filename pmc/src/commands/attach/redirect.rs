@@ -117,7 +117,7 @@ impl Waiting {
     fn begin(dag: &Path, request: TailRequest) -> Result<Self, Failure> {
         let mut tool = Tool::connect(dag).or_code(exit::NOT_RUN)?;
         match tool.tail(request.clone()).or_code(exit::NOT_RUN)? {
-            Answer::Refused(reason) => Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&reason)))),
+            refusal @ Answer::Refused(_) => Err(reach::refused(refusal)),
             _ => Ok(Self {
                 tool: Some(tool),
                 request,
@@ -426,16 +426,11 @@ impl Redirector {
             Ended::Refused(Answer::NotSupported(reason)) if !is_strict => {
                 message(format!("pmc: {}", escape(&reason)))
             }
-            Ended::Refused(Answer::NotSupported(reason)) => {
-                self.end(Err(Failure::new(
-                    exit::NOT_SUPPORTED,
-                    anyhow!("{}", escape(&reason)),
-                )));
-            }
+            Ended::Refused(refusal @ Answer::NotSupported(_)) => self.end(Err(reach::refused(refusal))),
             // An attempt may end before it is redirected.
             Ended::Refused(Answer::Refused(reason)) if !work.has_begun && reason.ends_with("has ended") => {}
-            Ended::Refused(Answer::Refused(reason)) if work.has_begun || is_strict => {
-                self.end(Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&reason)))));
+            Ended::Refused(refusal @ Answer::Refused(_)) if work.has_begun || is_strict => {
+                self.end(Err(reach::refused(refusal)));
             }
             Ended::Refused(Answer::Refused(reason)) => message(format!("pmc: {}", escape(&reason))),
             Ended::Refused(_) => {}

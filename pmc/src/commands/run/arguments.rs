@@ -63,17 +63,6 @@ pub(super) fn commands(words: &[String]) -> Result<String> {
     Ok(text)
 }
 
-/// Returns a name for the run of a command: that of its program.
-pub(super) fn name(words: &[String]) -> String {
-    let program = words.first().map_or("", String::as_str);
-    let program = program.split_whitespace().next().unwrap_or_default();
-    let name = program.rsplit('/').next().unwrap_or_default();
-    match pmc_plan::input::is_name(name) {
-        true => name.to_owned(),
-        false => "commands".to_owned(),
-    }
-}
-
 /// Returns whether a word begins a list.
 fn is_list(word: &str) -> bool {
     let word = word.strip_suffix(IN_STEP).unwrap_or(word);
@@ -386,13 +375,5 @@ mod tests {
         ]
         .concat();
         assert!(commands(&words).unwrap_err().to_string().contains("more than"));
-    }
-
-    #[test]
-    fn a_run_is_named_after_its_program() {
-        let of = |word: &str| name(&[word.to_owned()]);
-        assert_eq!(of("/usr/bin/gzip -k"), "gzip");
-        assert_eq!(of("../x;y"), "commands");
-        assert_eq!(of(""), "commands");
     }
 }
