@@ -3,6 +3,10 @@
 
 #[path = "built.rs"]
 mod built;
+#[path = "logs.rs"]
+mod logs;
+#[path = "planner.rs"]
+mod planner;
 #[path = "services.rs"]
 mod services;
 #[path = "structure.rs"]
@@ -14,12 +18,6 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use monitord_compat::batch_jobs as batch_jobs_reader;
-use monitord_compat::braindump_reader::Braindump;
-use monitord_compat::job_output_reader::{JobOutput, text_outside_records};
-use monitord_compat::run_end::EndOfRun;
-use monitord_compat::static_bp_reader::Event;
-use monitord_compat::{braindump, dagman_out, dagman_out_reader, jobstate_log, properties as java};
 use pegasus_cluster::list::List;
 use pegasus_mpi_cluster::internals::{
     ENCODING_VERSION, ToMaster, ToWorker, agent_messages as agents, forward_journal,
@@ -28,11 +26,6 @@ use pegasus_transfer::spec::{self, Work};
 use pmc_dag::{Dag, list, rescue, trailer, words};
 use pmc_expressions::{Amount, Variables};
 use pmc_link::{Endpoint, Received as FromLink, Session};
-use pmc_monitor::events::EventLog;
-use pmc_plan::catalog::{replica, site, transformation};
-use pmc_plan::input::{ParsedWorkflow, ReadOptions, read_text};
-use pmc_plan::model::{FileId, Files};
-use pmc_plan::properties::Properties;
 use pmc_wire::{Received, Reply, Request, Ticket};
 
 /// Calls a macro with all entries: the name of the corpus, the function, and the cost of a call compared to
@@ -84,6 +77,8 @@ macro_rules! for_each_entry {
 pub use built::{dagman_built, http_answer, lite_description, packed, submit_words};
 #[cfg(test)]
 pub use built::{dagman_files_of, description_of};
+pub use logs::{batch_jobs, braindump, dagman_out, invocation_record, jobstate_log, static_bp};
+pub use planner::{properties, replicas, sites, transformations, workflow};
 pub use services::{checkpoint_store, gang_frames};
 
 /// Text of a DAG. Tasks are found by name, and words can be quoted again.
@@ -285,108 +280,6 @@ pub fn journal(data: &[u8]) {
     }
 }
 
-/// A site catalog, as YAML and as XML. Each site is found by its name.
-pub fn sites(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    for kind in ["YAML", "XML"] {
-        if let Ok(catalog) = site::parse(Path::new("sites"), &text, Some(kind)) {
-            for (name, site) in &catalog.sites {
-                assert_eq!(*name, site.name);
-            }
-        }
-    }
-}
-
-/// A transformation catalog, as YAML and as text. Each entry is found by its name.
-pub fn transformations(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    for kind in ["YAML", "Text"] {
-        if let Ok(catalog) = transformation::parse(Path::new("tc"), &text, Some(kind)) {
-            for entry in &catalog.entries {
-                assert!(!entry.name.name.is_empty() && !entry.pfn.is_empty());
-                assert!(catalog.entries(&entry.name).any(|found| found == entry));
-            }
-        }
-    }
-}
-
-/// A replica catalog of each kind. A file is known if it has a location.
-pub fn replicas(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    let files = Files::default();
-    let any = replica::Wanted::any(&files);
-    for kind in ["YAML", "File", "SimpleFile", "Meta"] {
-        if let Ok(catalog) = replica::parse(Path::new("rc"), &text, Some(kind), any) {
-            for entry in catalog.entries() {
-                let found = catalog.lookup(&entry.lfn);
-                let has_locations = found.as_ref().is_some_and(|found| !found.replicas.is_empty());
-                assert_eq!(catalog.knows(&entry.lfn), has_locations);
-                assert!(entry.regex || found.is_some());
-            }
-        }
-    }
-}
-
-/// A properties file. Each key has its value. Values do not grow beyond bounds.
-pub fn properties(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    let mut simple = java::Properties::parse(&text);
-    for setting in java::settings(&text).into_iter().flatten() {
-        let value = simple.get(&setting.key).unwrap_or_default();
-        assert!(
-            value.len() <= (1 << 20) + data.len(),
-            "{} has {} bytes",
-            setting.key,
-            value.len()
-        );
-    }
-    simple.set("one", "1");
-    assert_eq!(simple.get("one"), Some("1"));
-    if let Ok(properties) = Properties::parse(Path::new("properties"), &text) {
-        for (key, value) in properties.iter() {
-            assert_eq!(properties.get(key), Some(value));
-        }
-        let _ = properties.profiles();
-    }
-}
-
-/// A workflow in YAML or DAX XML. The parsed workflow is consistent.
-pub fn workflow(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else {
-        return;
-    };
-    let Ok(ParsedWorkflow { workflow, .. }) = read_text(Path::new("workflow"), text, &ReadOptions::default())
-    else {
-        return;
-    };
-    assert!(!workflow.jobs.is_empty() && !workflow.label.is_empty());
-    let mut read = vec![0_usize; workflow.files.len()];
-    for job in &workflow.jobs {
-        assert!(!job.id.is_empty());
-        for file_use in &job.uses {
-            read[file_use.file.index()] += 1;
-        }
-        for file in [job.stdin, job.stdout, job.stderr].into_iter().flatten() {
-            assert!(!workflow.files.name(file).is_empty());
-        }
-    }
-    for (file, _) in read.iter().enumerate() {
-        let name = workflow.files.name(FileId::new(file));
-        assert!(
-            !name.is_empty() && name.split('/').all(|part| part != ".."),
-            "{name:?}"
-        );
-        assert!(
-            !name.starts_with('/') && !name.contains(char::is_control),
-            "{name:?}"
-        );
-    }
-    assert!(workflow.edges.is_sorted(), "edges are sorted");
-    for &(parent, child) in &workflow.edges {
-        assert!(parent != child && parent.max(child).index() < workflow.jobs.len());
-    }
-}
-
 /// A DAG that ends with a trailer. Without its last line it is refused, and tasks can be added.
 pub fn trailer(data: &[u8]) {
     let Ok(dag) = Dag::parse(data.to_vec()) else {
@@ -415,113 +308,6 @@ pub fn trailer(data: &[u8]) {
             Ok(longer) => assert_eq!(longer.len(), dag.len() + 1),
             Err(error) => assert!(dag.find(b"one-more").is_some(), "{error}"),
         }
-    }
-}
-
-const RECORD: &str = "- invocation: True\n  transformation: \"t\"\n  mainjob:\n    status:\n      raw: 0\n";
-const CLUSTER_TASK: &str = "[cluster-task id=4, name=a, start=\"2026-11-21T07:28:44.084+00:00\", duration=0.051, \
-                            status=0, app=\"/x\", hostname=\"n\", slot=1, cpus=1, memory=0]\n";
-
-/// Output of a job: invocation records and others. Records before and after it are found.
-pub fn invocation_record(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    let output = JobOutput::read(&text);
-    let lines = text.split('\n').count();
-    for (line, _) in &output.damage {
-        assert!((1..=lines).contains(line), "line {line} of {lines}");
-    }
-    if let Some(record) = output.decisive_invocation() {
-        assert!(output.invocations.contains(record));
-    }
-    assert!(text_outside_records(&text).lines().count() <= lines);
-    let more = JobOutput::read(&format!("{RECORD}{CLUSTER_TASK}{text}\n{CLUSTER_TASK}{RECORD}"));
-    assert!(more.invocations.len() >= 2 && more.tasks.len() >= 2);
-    assert_eq!(more.invocations.first(), more.invocations.last());
-}
-
-/// Calls the readers of the front end with a log in a file.
-fn follow(data: &[u8], is_dagman: bool) {
-    let mut file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
-    let none = Path::new("/none");
-    let log = if is_dagman {
-        EventLog::open(file.path(), none)
-    } else {
-        EventLog::open(none, file.path())
-    };
-    let mut log = log.expect("it is a regular file").expect("it exists");
-    let mut count = 0;
-    // A log grows while it is read.
-    let (first, second) = data.split_at(data.len() / 2);
-    for part in [first, second] {
-        file.write_all(part).expect("the file can be written");
-        log.read(|_, _| count += 1).expect("the file can be read");
-    }
-    assert!(count <= data.len(), "an event needs a line");
-}
-
-/// A `.dagman.out`.
-pub fn dagman_out(data: &[u8]) {
-    for line in data.split(|byte| *byte == b'\n') {
-        let _ = dagman_out_reader::read(line);
-        let _ = dagman_out_reader::read_rest(line);
-        if let Some(stamp) = dagman_out::Stamp::of(line) {
-            assert!(stamp.begins(line));
-            let mut written = Vec::new();
-            dagman_out::finish(&mut written, &stamp, 1, true);
-            assert!(dagman_out::is_finish(&written) && !written[..written.len() - 1].contains(&b'\n'));
-        }
-        if let Some(task) = dagman_out::submitted(line) {
-            assert!(task.len() < line.len());
-        }
-        let _ = (dagman_out::pid(line), dagman_out::is_finish(line));
-    }
-    follow(data, true);
-}
-
-/// A `jobstate.log`.
-pub fn jobstate_log(data: &[u8]) {
-    for line in data.split_inclusive(|byte| *byte == b'\n') {
-        if let Some((at, _)) = jobstate_log::time_and_finish(line) {
-            let mut written = Vec::new();
-            jobstate_log::finish(&mut written, at, true);
-            assert_eq!(jobstate_log::time_and_finish(&written), Some((at, true)));
-        }
-    }
-    follow(data, false);
-}
-
-/// The events of the planner.
-pub fn static_bp(data: &[u8]) {
-    for line in String::from_utf8_lossy(data).lines() {
-        if let Some(event) = Event::read(line) {
-            assert!(event.name.len() <= line.len());
-            let _ = event.get("xwf.id");
-        }
-    }
-}
-
-/// A `braindump.yml`. Any text can be one of its values.
-pub fn braindump(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    if let Err(error) = Braindump::read(&text) {
-        assert!((1..=text.len() + 1).contains(&error.line), "{error}");
-    }
-    let written = braindump::write(&[("dax".to_owned(), Some(text.clone().into_owned()))]);
-    let read = Braindump::read(&written).expect("what is written can be read");
-    assert_eq!(read.get("dax"), Some(&*text));
-}
-
-/// The ledger of a run, and the line about its end. What is read is written as it was.
-pub fn batch_jobs(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    for entry in batch_jobs_reader::parse(&text) {
-        let again = batch_jobs_reader::parse(&entry.line());
-        // Times are read as JSON has them, and may differ in their last bit.
-        let again: Vec<_> = again.iter().map(|again| (&again.job, &again.event)).collect();
-        assert_eq!(again, [(&entry.job, &entry.event)]);
-    }
-    if let Some(end) = EndOfRun::parse(&text) {
-        assert_eq!(EndOfRun::parse(&end.line()), Some(end));
     }
 }
 

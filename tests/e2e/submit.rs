@@ -11,7 +11,7 @@ use pmc_batch::{BatchJob, Scheduler};
 
 use crate::support::command::Program;
 use crate::support::pegasus::only_file;
-use crate::support::programs::Build;
+use crate::support::programs::{Build, PLAN_IN_SUBMIT_RUN};
 use crate::support::slurm::Cluster;
 
 /// More jobs than the three nodes have slots.
@@ -82,14 +82,7 @@ impl Submitted {
         let result = cluster
             .job_command(build.program("pmc-plan"))
             .in_directory(top)
-            .args([
-                "--sites",
-                "local",
-                "--dir",
-                "submit",
-                "--relative-submit-dir",
-                "run",
-            ])
+            .args(PLAN_IN_SUBMIT_RUN)
             .args(["--cleanup", "none", "--ntasks-per-node", "2"])
             .args(["--nodes", "3"].iter().filter(|_| !options.contains(&"--nodes")))
             // The script of a job is one word.

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use crate::support::command::Program;
 use crate::support::pegasus::only_file;
-use crate::support::programs::Build;
+use crate::support::programs::{Build, PLAN_IN_SUBMIT_RUN};
 
 const WORKFLOW: &str = "pegasus: \"5.0.4\"
 name: tagged
@@ -49,14 +49,7 @@ fn tags_are_requests_of_ranks_and_agents() {
         fs::set_permissions(top.join("shows"), fs::Permissions::from_mode(0o755)).expect("a mode");
         Program::new(build.program("pmc-plan"))
             .in_directory(top)
-            .args([
-                "--sites",
-                "local",
-                "--dir",
-                "submit",
-                "--relative-submit-dir",
-                "run",
-            ])
+            .args(PLAN_IN_SUBMIT_RUN)
             .args([
                 "-Dpegasus.catalog.site.file=sites.yml",
                 "-Dpegasus.memory=1",

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use monitord_compat::batch_jobs::{self, Event};
 
-use crate::support::programs::Build;
+use crate::support::programs::{Build, PLAN_IN_SUBMIT_RUN};
 use crate::support::slurm::Cluster;
 
 const SITES: &str = r#"pegasus: "5.0"
@@ -63,14 +63,7 @@ impl Submitted {
         let result = cluster
             .job_command(Build::Local.program("pmc-plan"))
             .in_directory(top)
-            .args([
-                "--sites",
-                "local",
-                "--dir",
-                "submit",
-                "--relative-submit-dir",
-                "run",
-            ])
+            .args(PLAN_IN_SUBMIT_RUN)
             .args(["--cleanup", "none", "-Dpegasus.memory=1"])
             .args(["--ntasks-per-node", "2"])
             .args(options)

@@ -22,6 +22,16 @@ const COMPANIONS: [&str; 10] = [
 ];
 const EXECUTOR: &str = "pegasus-mpi-cluster";
 
+/// Options of `pmc-plan` for a plan in `submit/run` whose jobs run on the site `local`.
+pub const PLAN_IN_SUBMIT_RUN: [&str; 6] = [
+    "--sites",
+    "local",
+    "--dir",
+    "submit",
+    "--relative-submit-dir",
+    "run",
+];
+
 /// A build of the executor, and how its workers start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
