@@ -9,7 +9,7 @@
 //! A run outside of batch jobs has no ledger: each of its runs counts as a job. Its nodes are the hosts that
 //! have come, also those that ran no task.
 //!
-//! A task over several hosts counts with a slot for each of its ranks, as far as its hosts have so many, and
+//! A task over several hosts counts with a slot for each of its ranks, as far as its hosts have slots, and
 //! with `--exclusive` with all slots of its hosts.
 
 use std::collections::BTreeMap;

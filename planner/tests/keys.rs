@@ -582,7 +582,7 @@ fn an_expression_of_htcondor_requests_the_largest_value_that_it_can_have() -> Ou
         (
             "condor: {request_memory: MemoryUsage * 2}",
             "-m 2048 -c 1",
-            "`MemoryUsage * 2`: no largest value can be told, so that the job requests what a job without it does",
+            "`MemoryUsage * 2`: its largest value is not known, so that the job requests what a job without it does",
         ),
     ] {
         let case = chain(&profiles(text));

@@ -173,8 +173,8 @@ struct Destination<'a> {
 }
 
 impl Destination<'_> {
-    /// Writes the files that the description of the job names as written by it. Whoever sends others is no
-    /// agent to be trusted, and nothing is written.
+    /// Writes the files that the description of the job names as written by it. An agent that sends
+    /// others is not trusted: nothing is written.
     fn write_files(&self, files: &[ForwardedData]) -> io::Result<()> {
         if files.is_empty() {
             return Ok(());

@@ -122,8 +122,8 @@ impl Serving {
         self.is_stopped = true;
         self.tell_that_it_ends();
         // Those that were told a moment ago are about to ask again.
-        let told = self.told_at;
-        told.is_some_and(|at| now.saturating_duration_since(at) < LAST_WORD)
+        self.told_at
+            .is_some_and(|at| now.saturating_duration_since(at) < LAST_WORD)
     }
 }
 

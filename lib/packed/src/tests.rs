@@ -169,8 +169,8 @@ fn whatever_a_killed_writer_leaves_the_complete_attempts_are_read() {
             }
             output.refresh().unwrap();
             assert_eq!(output.packed().len(), complete + more, "{end} {index_end}");
-            let told: u64 = output.left_over().iter().map(|(_, bytes)| bytes).sum();
-            assert_eq!(told, left(complete), "{end} {index_end}");
+            let reported: u64 = output.left_over().iter().map(|(_, bytes)| bytes).sum();
+            assert_eq!(reported, left(complete), "{end} {index_end}");
         };
         let mut output = TaskOutput::new(dir.path());
         check(&mut output, complete(index_end), 0);

@@ -172,7 +172,7 @@ pub(super) fn htcondor_expressions(workflow: &Workflow, exec: &Exec) -> Vec<Stri
             }
             Some(number) => format!("the largest value that it can have is requested, {number}"),
             None => {
-                "no largest value can be told, so that the job requests what a job without it does".to_owned()
+                "its largest value is not known, so that the job requests what a job without it does".to_owned()
             }
         };
         Some(format!(

@@ -63,8 +63,8 @@ fn tasks_are_added_while_a_run_goes_on() {
     let first = place.run(["add", "run", "--label", "first", "--", "echo one > made; pwd"]);
     assert_eq!(first.code(0).stdout(), "first\n");
     let finished = place.run(["wait", "run", "first"]);
-    let told = ends(finished.code(0));
-    let [end] = &told[..] else { panic!("{told:?}") };
+    let reported = ends(finished.code(0));
+    let [end] = &reported[..] else { panic!("{reported:?}") };
     assert!(
         end["seconds"].as_f64().is_some_and(|seconds| seconds < 60.0),
         "{end}"
@@ -110,7 +110,7 @@ fn tasks_are_added_while_a_run_goes_on() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
-    let mut told = vec![lines.next().unwrap().unwrap()];
+    let mut reported = vec![lines.next().unwrap().unwrap()];
     let stopped = place.run(["serve", "run", "--stop"]);
     assert!(
         stopped.code(0).stdout().contains("takes no more tasks"),
@@ -125,11 +125,11 @@ fn tasks_are_added_while_a_run_goes_on() {
             .contains("takes no more tasks")
     );
     place.write("go", "");
-    told.extend(lines.map_while(Result::ok));
-    assert_eq!(told.len(), 6, "{told:?}");
+    reported.extend(lines.map_while(Result::ok));
+    assert_eq!(reported.len(), 6, "{reported:?}");
     assert!(
-        told[5].starts_with("{\"id\":\"6\",\"state\":\"done\""),
-        "{told:?}"
+        reported[5].starts_with("{\"id\":\"6\",\"state\":\"done\""),
+        "{reported:?}"
     );
     assert_eq!(follow.wait().unwrap().code(), Some(1));
     assert_eq!(child.wait().unwrap().code(), Some(1));
@@ -198,14 +198,14 @@ fn what_was_accepted_survives_the_end_of_the_run() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
-    while told.len() < TASKS / 10 {
-        told.push(lines.next().unwrap().unwrap());
+    while reported.len() < TASKS / 10 {
+        reported.push(lines.next().unwrap().unwrap());
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    told.extend(lines.map_while(Result::ok));
+    reported.extend(lines.map_while(Result::ok));
     follow.wait().unwrap();
     let before = runs(&place, TASKS);
     // What is not whole was not accepted.
@@ -232,11 +232,11 @@ fn what_was_accepted_survives_the_end_of_the_run() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let after = runs(&place, TASKS);
     assert!(after.iter().all(|count| *count >= 1), "a task is lost: {after:?}");
-    for end in told {
+    for end in reported {
         let end: Value = serde_json::from_str(&end).unwrap();
         let number: usize = end["id"].as_str().unwrap()[1..].parse().unwrap();
         let again = after[number] - before[number] - usize::from(number == 0);
-        assert_eq!(again, 0, "t{number} ran again after it was told to be done");
+        assert_eq!(again, 0, "t{number} ran again after it was reported as done");
     }
     assert!(!place.path().join("torn").exists());
     assert!(place.run(["resume", "run"]).code(0).stdout().contains("301"));

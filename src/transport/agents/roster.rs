@@ -23,7 +23,7 @@ pub(super) type SessionName = (u64, SessionId);
 /// Longest list that is read, in bytes: that of some million agents.
 const MAX_ROSTER: u64 = 256 << 20;
 
-/// Highest rank that is read: no run has so many slots.
+/// Highest rank that is read: no run has more slots.
 const MAX_RANK: u64 = 1 << 27;
 
 /// What an earlier master has left.

@@ -57,8 +57,8 @@ pub(crate) struct JobDirectory {
     path: PathBuf,
     /// First line of the lock file.
     identity: String,
-    /// Its name, and the locked file; `None` if whoever has started the job has made the directory, and
-    /// removes it.
+    /// Its name, and the locked file; `None` if the program that has started the job has made the
+    /// directory, and removes it.
     lock: Option<(PathBuf, File)>,
 }
 

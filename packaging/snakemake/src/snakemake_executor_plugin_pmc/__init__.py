@@ -59,7 +59,7 @@ common_settings = CommonSettings(
     init_seconds_before_status_checks=0,
 )
 
-# Time between two looks at the ends that the service has told, in seconds. A look asks nobody.
+# Time between two looks at the ends that the service has reported, in seconds. A look asks nobody.
 LOOK_INTERVAL = 0.1
 
 

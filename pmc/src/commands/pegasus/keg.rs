@@ -20,7 +20,7 @@ Usage: pegasus-keg [-a NAME] [-t SECONDS] [-T SECONDS] [-m MIB] [-l FILE] [-P PR
                    [-i FILE…] [-o FILE[=SIZE]…] [-G SIZE] [-e VARIABLE…] [-p TEXT…]
   -a  name to show            -t  sleep              -T  work
   -m  memory to use           -l  append to a log    -P  before each line of an input
-  -i  inputs, - for stdin     -o  outputs, - for stdout; with a size, so many bytes instead of the inputs
+  -i  inputs, - for stdin     -o  outputs, - for stdout; with a size, that many bytes instead of the inputs
   -G  bytes to write          -u  unit of sizes: B, K, M, G
   -e  variables to show       -C  show those of HTCondor                -p  texts to show
 ";
@@ -191,7 +191,7 @@ impl Keg {
         Ok(())
     }
 
-    /// Writes so many bytes, or the content of the inputs and what is generated.
+    /// Writes this number of bytes, or the content of the inputs and what is generated.
     fn fill(&self, output: &mut dyn Write, size: Option<u64>) -> Result<(), Failure> {
         let failed = |result: io::Result<()>| {
             result
