@@ -4,11 +4,11 @@ use std::path::Path;
 
 use pmc_status::memory;
 
-use crate::exec::{Exec, ExecJob, Place, Setup, Task};
+use crate::exec::{Exec, ExecJob, Setup, Task};
 use crate::keys::BYPASS;
 use crate::model::{Arguments, TransferFlag, Workflow};
 use crate::profiles::Namespace;
-use crate::refine::sites::{Access, Sites};
+use crate::refine::sites::Sites;
 use crate::request::Request;
 use crate::task_request::{
     CPUS, DEFAULTS, EXPRESSIONS, GPUS, MEMORY, ProfileKey, find, is_no_wrapper, is_number, largest,
@@ -32,46 +32,6 @@ pub(super) fn outputs_that_stay(workflow: &Workflow, exec: &Exec, sites: &Sites)
     Some(format!(
         "outputs stay in the work directory {}, which is not removed: neither --output-sites nor --output-dir is given",
         directory.path
-    ))
-}
-
-/// Returns a warning if transfers need object stores, and the programs of this installation were built
-/// without them.
-pub(super) fn missing_object_stores(exec: &Exec, sites: &Sites, request: &Request) -> Option<String> {
-    if cfg!(feature = "object-stores") {
-        return None;
-    }
-    // Those of another installation may have them.
-    let own = request.environment.own_bin.as_ref()?.join("pegasus-transfer");
-    let is_own = |job: &ExecJob| Path::new(&*exec.setups[job.setup].executable) == own;
-    let is_in_store = |place: &Place, access: Access| {
-        let url: &str = match (place, access) {
-            (Place::Scratch(site), _) => sites.work_url(*site, access),
-            (Place::ScratchLink(_), _) => return false,
-            (Place::Storage(output), Access::Get) => &sites.outputs[usize::from(*output)].get,
-            (Place::Storage(output), Access::Put) => &sites.outputs[usize::from(*output)].put,
-            (Place::Url(url, _), _) => url,
-        };
-        ["s3://", "s3s://", "gs://"]
-            .iter()
-            .any(|scheme| url.starts_with(scheme))
-    };
-    let transfers_there = |job: &&ExecJob| {
-        let (Task::StageIn(list) | Task::StageOut(list) | Task::InterSite(list)) = job.task else {
-            return false;
-        };
-        exec.transfers[list].files.iter().any(|transfer| {
-            let mut sources = transfer.sources.iter();
-            sources.any(|(place, _)| is_in_store(place, Access::Get))
-                || is_in_store(&transfer.destination, Access::Put)
-        })
-    };
-    let job = exec.jobs.iter().filter(|job| is_own(job)).find(transfers_there)?;
-    Some(format!(
-        "the job {} transfers files of an object store (s3, gs), but {} was built without the feature \
-         object-stores: build the programs with `--features full`",
-        job.name,
-        own.display()
     ))
 }
 
@@ -171,9 +131,8 @@ pub(super) fn htcondor_expressions(workflow: &Workflow, exec: &Exec) -> Vec<Stri
                 format!("the largest value that it can have is requested, {}", memory(mib))
             }
             Some(number) => format!("the largest value that it can have is requested, {number}"),
-            None => {
-                "its largest value is not known, so that the job requests what a job without it does".to_owned()
-            }
+            None => "its largest value is not known, so that the job requests what a job without it does"
+                .to_owned(),
         };
         Some(format!(
             "condor::{key} of the job {}{others} is an expression, which only HTCondor evaluates, `{text}`: {then}",

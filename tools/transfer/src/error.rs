@@ -132,36 +132,20 @@ pub enum TransferError {
 }
 
 fn unsupported(from: &str, to: &str, url: &str) -> String {
-    let (remote, stores) = (cfg!(feature = "remote"), cfg!(feature = "object-stores"));
     let hint = if from == "hpss" || to == "hpss" {
         "run htar or hsi in a job of the workflow, and transfer what it wrote"
     } else {
-        let missing = [from, to].map(|side| missing_feature(side, remote, stores));
-        missing
-            .into_iter()
-            .flatten()
-            .next()
-            .unwrap_or("see the protocols in the manual page")
+        let needs_network = [from, to].iter().any(|side| !matches!(*side, "" | "file"));
+        if needs_network && !cfg!(feature = "remote") {
+            "this program was built without the feature `remote`; build it with `--features full`"
+        } else {
+            "see the protocols in the manual page"
+        }
     };
     if from.is_empty() {
         format!("Unable to find handlers for '{to}': {url} ({hint})")
     } else {
         format!("Unable to find handlers for '{from}' to '{to}' transfers: {url} ({hint})")
-    }
-}
-
-/// Returns what to do if a protocol needs a feature that a build has not. `remote` and `stores` are the
-/// features of the build.
-fn missing_feature(protocol: &str, remote: bool, stores: bool) -> Option<&'static str> {
-    match protocol {
-        "s3" | "s3s" | "gs" if !stores => Some(
-            "this program was built without the feature `object-stores`; build it with `--features full`",
-        ),
-        "" | "file" => None,
-        _ if !remote => {
-            Some("this program was built without the feature `remote`; build it with `--features full`")
-        }
-        _ => None,
     }
 }
 
@@ -269,17 +253,6 @@ mod tests {
             E::ISDIR,
         ] {
             assert_eq!(io(errno), Retry::Never, "{errno}");
-        }
-    }
-
-    #[test]
-    fn missing_features_are_named() {
-        let named = |protocol, remote, stores| missing_feature(protocol, remote, stores).unwrap_or_default();
-        assert!(named("s3", true, false).contains("`object-stores`"));
-        assert!(named("gs", false, false).contains("`object-stores`"));
-        assert!(named("https", false, false).contains("`remote`"));
-        for (protocol, remote, stores) in [("file", false, false), ("s3", true, true), ("foo", true, false)] {
-            assert_eq!(missing_feature(protocol, remote, stores), None, "{protocol}");
         }
     }
 }

@@ -3,8 +3,7 @@
 //! | protocols | implementation |
 //! |---|---|
 //! | `http`, `https`, `webdav`, `webdavs` | the HTTP client in [`http`] |
-//! | `s3`, `s3s` | the crate `object_store` on top of that client, in `objects` |
-//! | `gs` | the same |
+//! | `s3`, `s3s`, `gs` | requests of `objects` through that client, signed by `s3` and `gs` |
 //! | `scp`, `sftp`, `gsiscp` | `scp` and `ssh`, or `gsiscp` and `gsissh` |
 //! | `gsiftp`, `sshftp` | `gfal-copy`, else `globus-url-copy` |
 //! | `root`, `srm`, `gsidavs` | the gfal tools |
@@ -18,14 +17,11 @@
 
 mod credentials;
 mod environment;
-#[cfg(feature = "object-stores")]
 mod gs;
 pub mod http;
 mod local_side;
-#[cfg(feature = "object-stores")]
 mod objects;
 mod program;
-#[cfg(feature = "object-stores")]
 mod s3;
 
 use std::sync::Arc;
@@ -34,11 +30,9 @@ pub use environment::Environment;
 
 use crate::cancel::Cancel;
 use crate::protocol::{Handler, Registry};
-#[cfg(feature = "object-stores")]
 use gs::Gs;
 use http::{Client, Downloads, Http, Timeouts, Webdav};
 use program::{Apptainer, Docker, Ftp, Gfal, Globus, GridFtp, Irods, Osdf, Scp};
-#[cfg(feature = "object-stores")]
 use s3::S3;
 
 /// Returns the handlers for local files and for all protocols of this module.
@@ -53,9 +47,7 @@ pub fn registry(environment: Environment, timeouts: Timeouts, cancel: &Cancel) -
             downloads: Downloads::default(),
         }),
         Box::new(Webdav::new(Arc::clone(&environment), Arc::clone(&client))),
-        #[cfg(feature = "object-stores")]
         Box::new(S3::new(Arc::clone(&environment), Arc::clone(&client))),
-        #[cfg(feature = "object-stores")]
         Box::new(Gs::new(Arc::clone(&environment), Arc::clone(&client))),
         Box::new(GridFtp::new(Arc::clone(&environment))),
         Box::new(Ftp {

@@ -1,20 +1,16 @@
 //! `gs`: Google Cloud Storage.
 //!
 //! The key of a service account comes from the file `GOOGLE_PKCS12`, or from `gs_service_key_file` in the
-//! file `BOTO_CONFIG` (each with `_SITE` for one site). With a JSON key, `object_store` transfers objects and
-//! makes tokens; other requests (buckets, copies, plain listings) use the JSON interface. A key in the
-//! older PKCS#12 format is refused.
+//! file `BOTO_CONFIG` (each with `_SITE` for one site). A key in the older format PKCS#12 is refused. Objects
+//! travel by the requests that S3 has, too; buckets, copies and listings use the JSON interface.
+
+mod account;
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use object_store::StaticCredentialProvider;
-use object_store::gcp::{
-    GcpCredential, GcpCredentialProvider, GoogleCloudStorage, GoogleCloudStorageBuilder,
-};
-use object_store::path::Path as Name;
 use serde_json::Value;
 
 use super::Environment;
@@ -22,13 +18,12 @@ use super::credentials::{Credentials, MAX_CREDENTIALS};
 use super::environment::check_key_file;
 use super::http::{Client, Download, Downloads, Payload, Request, encode};
 use super::local_side::{open_upload, uploaded};
-use super::objects::{
-    ClientAdapter, PartSize, check_address, join_directory, retry_config, runtime, split_name,
-};
+use super::objects::{Object, ObjectRequest, ObjectStore, PartSize};
 use crate::error::{Retry, TransferError};
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::spec::Location;
 use crate::url::Url;
+use account::Account;
 
 const GOOGLE_URL: &str = "https://storage.googleapis.com";
 
@@ -36,94 +31,46 @@ pub(super) struct Gs {
     environment: Arc<Environment>,
     client: Arc<Client>,
     downloads: Downloads,
-    /// Token provider of each key file. A provider caches its token.
-    tokens: Mutex<HashMap<PathBuf, GcpCredentialProvider>>,
+    /// The service account of each key file.
+    accounts: Mutex<HashMap<PathBuf, Arc<Account>>>,
     part: PartSize,
 }
 
-/// Google's service or an emulator, with credentials.
+/// Google's service or an emulator.
 struct Service {
     base_url: String,
     /// `None` for an emulator.
-    credentials: Option<GcpCredentialProvider>,
+    account: Option<Arc<Account>>,
     project: String,
 }
 
 impl Service {
     /// Creates a request to the JSON interface.
-    fn request<'a>(
-        &self,
-        adapter: &ClientAdapter,
-        method: &'a str,
-        rest: &str,
-    ) -> Result<Request<'a>, TransferError> {
+    fn request<'a>(&self, method: &'a str, rest: &str) -> Result<Request<'a>, TransferError> {
         let mut request = Request::new(method, format!("{}{rest}", self.base_url));
-        if let Some(credentials) = &self.credentials {
-            let token = adapter.run(&runtime()?, credentials.get_credential())?;
-            request
-                .secrets
-                .push(("authorization".to_owned(), format!("Bearer {}", token.bearer)));
-        }
+        self.authorize(&mut request)?;
         Ok(request)
     }
 
-    /// Returns an `object_store` whose root contains the object, and the name of the object below that root.
-    fn object_store(
-        &self,
-        adapter: &ClientAdapter,
-        (bucket, object): (&str, &[u8]),
-        in_parts: bool,
-    ) -> Result<(GoogleCloudStorage, Name), TransferError> {
-        let (directory, name) = split_name(object)?;
-        // For `object_store`, the last directory is the bucket and everything before it the service.
-        let (service, bucket) = match directory {
-            None => (self.base_url.clone(), bucket.to_owned()),
-            Some(directory) => {
-                let bucket = format!("{}/{}", self.base_url, encode(bucket.as_bytes(), false));
-                let root = join_directory(&bucket, Some(directory));
-                let last = directory.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-                let service = root.rsplit_once('/').map_or("", |(service, _)| service);
-                (service.to_owned(), String::from_utf8_lossy(last).into_owned())
-            }
-        };
-        check_address(&service)?;
-        let anonymous = || {
-            let bearer = String::new();
-            Arc::new(StaticCredentialProvider::new(GcpCredential { bearer })) as GcpCredentialProvider
-        };
-        let store = GoogleCloudStorageBuilder::new()
-            .with_base_url(&service)
-            .with_bucket_name(bucket)
-            .with_credentials(self.credentials.clone().unwrap_or_else(anonymous))
-            .with_retry(retry_config(in_parts))
-            .with_http_connector(adapter.clone())
-            .build();
-        let store = store.map_err(|error| TransferError::Credentials(error.to_string()))?;
-        Ok((store, name))
+    fn authorize(&self, request: &mut Request<'_>) -> Result<(), TransferError> {
+        if let Some(account) = &self.account {
+            let token = account
+                .token(chrono::Utc::now())
+                .map_err(TransferError::Credentials)?;
+            request
+                .secrets
+                .push(("authorization".to_owned(), format!("Bearer {token}")));
+        }
+        Ok(())
     }
 }
 
-/// Creates the provider of tokens for the key of a service account.
-fn token_provider(
-    adapter: ClientAdapter,
-    key: &Path,
-    text: &[u8],
-) -> Result<GcpCredentialProvider, TransferError> {
-    let unusable = |error: &dyn std::fmt::Display| {
-        let why = error.to_string();
-        let (key, why) = (crate::shown::path(key), crate::shown::bytes(why.as_bytes()));
-        TransferError::Credentials(format!(
-            "the key of a service account in {key} cannot be used: {why}"
-        ))
-    };
-    let text = std::str::from_utf8(text).map_err(|error| unusable(&error))?;
-    let store = GoogleCloudStorageBuilder::new()
-        .with_service_account_key(text)
-        .with_bucket_name("any")
-        .with_http_connector(adapter)
-        .build();
-    let store = store.map_err(|error| unusable(&error))?;
-    Ok(Arc::clone(store.credentials()))
+impl ObjectStore for Service {
+    fn sign<'a>(&self, request: ObjectRequest<'a>) -> Result<Request<'a>, TransferError> {
+        let mut request = request.at(&self.base_url)?;
+        self.authorize(&mut request)?;
+        Ok(request)
+    }
 }
 
 /// Returns the path of an object in the JSON interface.
@@ -139,7 +86,7 @@ impl Gs {
             environment,
             client,
             downloads: Downloads::default(),
-            tokens: Mutex::new(HashMap::new()),
+            accounts: Mutex::new(HashMap::new()),
             part,
         }
     }
@@ -160,22 +107,26 @@ impl Gs {
                 crate::shown::path(&key)
             )));
         }
-        let account: Value = serde_json::from_slice(&text)
-            .map_err(|error| TransferError::Credentials(format!("{}: {error}", crate::shown::path(&key))))?;
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        let credentials = match tokens.get(&key) {
+        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let account = match accounts.get(&key) {
             Some(known) => Arc::clone(known),
             None => {
-                let adapter = ClientAdapter::new(&self.client, context.cancel);
-                let credentials = token_provider(adapter, &key, &text)?;
-                tokens.insert(key, Arc::clone(&credentials));
-                credentials
+                let account = Account::parse(&text).map_err(|why| {
+                    let why = crate::shown::bytes(why.as_bytes());
+                    TransferError::Credentials(format!(
+                        "the key of a service account in {} cannot be used: {why}",
+                        crate::shown::path(&key)
+                    ))
+                })?;
+                let account = Arc::new(account);
+                accounts.insert(key, Arc::clone(&account));
+                account
             }
         };
         Ok(Service {
             base_url: GOOGLE_URL.to_owned(),
-            credentials: Some(credentials),
-            project: account["project_id"].as_str().unwrap_or_default().to_owned(),
+            project: account.project.clone(),
+            account: Some(account),
         })
     }
 
@@ -188,7 +139,7 @@ impl Gs {
         let project = self.environment.text("GOOGLE_CLOUD_PROJECT").unwrap_or("test");
         Service {
             base_url,
-            credentials: None,
+            account: None,
             project: project.to_owned(),
         }
     }
@@ -236,12 +187,26 @@ impl Gs {
         pair: &Pair<'_>,
     ) -> Result<Done, TransferError> {
         let (bucket, object) = bucket_and_object(&pair.source.url)?;
-        let adapter = ClientAdapter::new(&self.client, context.cancel).through_proxy(pair.attempt == 1);
-        let (store, path) = service.object_store(&adapter, (bucket, object), false)?;
         let address = format!("{}{}", service.base_url, object_path(bucket, object));
         let download = Download::new(context, pair, address);
+        let object = self.object(service, context, (bucket, object));
         self.downloads
-            .fetch(&download, &|resume| adapter.open(&store, &path, resume))
+            .fetch(&download, &|resume| object.open(resume, pair.attempt == 1))
+    }
+
+    fn object<'a>(
+        &'a self,
+        service: &'a Service,
+        context: &'a Context<'_>,
+        (bucket, name): (&'a str, &'a [u8]),
+    ) -> Object<'a> {
+        Object {
+            store: service,
+            client: &self.client,
+            cancel: context.cancel,
+            bucket,
+            name,
+        }
     }
 
     fn upload(
@@ -253,13 +218,13 @@ impl Gs {
     ) -> Result<Done, TransferError> {
         let (file, length) = open_upload(source)?;
         let (bucket, object) = bucket_and_object(url)?;
-        let adapter = ClientAdapter::new(&self.client, context.cancel);
-        let (store, path) =
-            service.object_store(&adapter, (bucket, object), self.part.is_less_than(length))?;
-        let put = || adapter.put(&store, &path, (&file, length), self.part);
+        let put = || {
+            let object = self.object(service, context, (bucket, object));
+            object.put(&file, length, self.part)
+        };
         match put() {
             Err(TransferError::Remote { message, .. }) if message.contains(" 404 ") => {
-                self.make_bucket(service, &adapter, bucket)?;
+                self.make_bucket(service, bucket)?;
                 put()?;
             }
             other => other?,
@@ -267,14 +232,7 @@ impl Gs {
         Ok(uploaded(length))
     }
 
-    fn copy_remote(
-        &self,
-        service: &Service,
-        context: &Context<'_>,
-        from: &Url,
-        to: &Url,
-    ) -> Result<Done, TransferError> {
-        let adapter = ClientAdapter::new(&self.client, context.cancel);
+    fn copy_remote(&self, service: &Service, from: &Url, to: &Url) -> Result<Done, TransferError> {
         let (from, to) = (bucket_and_object(from)?, bucket_and_object(to)?);
         let path = format!(
             "{}/rewriteTo/b/{}/o/{}",
@@ -288,7 +246,7 @@ impl Gs {
                 Some(token) => format!("{path}?rewriteToken={}", encode(token.as_bytes(), false)),
                 None => path.clone(),
             };
-            let mut request = service.request(&adapter, "POST", &path)?;
+            let mut request = service.request("POST", &path)?;
             request
                 .headers
                 .push(("content-type".to_owned(), "application/json".to_owned()));
@@ -301,17 +259,12 @@ impl Gs {
         }
     }
 
-    fn make_bucket(
-        &self,
-        service: &Service,
-        adapter: &ClientAdapter,
-        bucket: &str,
-    ) -> Result<(), TransferError> {
+    fn make_bucket(&self, service: &Service, bucket: &str) -> Result<(), TransferError> {
         let path = format!(
             "/storage/v1/b?project={}",
             encode(service.project.as_bytes(), false)
         );
-        let mut request = service.request(adapter, "POST", &path)?;
+        let mut request = service.request("POST", &path)?;
         request
             .headers
             .push(("content-type".to_owned(), "application/json".to_owned()));
@@ -325,14 +278,8 @@ impl Gs {
         }
     }
 
-    fn delete_object(
-        &self,
-        service: &Service,
-        adapter: &ClientAdapter,
-        bucket: &str,
-        object: &[u8],
-    ) -> Result<(), TransferError> {
-        let request = service.request(adapter, "DELETE", &object_path(bucket, object))?;
+    fn delete_object(&self, service: &Service, bucket: &str, object: &[u8]) -> Result<(), TransferError> {
+        let request = service.request("DELETE", &object_path(bucket, object))?;
         let response = self.client.send(&request)?;
         match response.status {
             200..=299 | 404 => Ok(()),
@@ -348,7 +295,6 @@ impl Gs {
         bucket: &str,
         prefix: &str,
     ) -> Result<(), TransferError> {
-        let adapter = ClientAdapter::new(&self.client, context.cancel);
         let mut page: Option<String> = None;
         loop {
             let mut path = format!(
@@ -359,7 +305,7 @@ impl Gs {
             if let Some(page) = &page {
                 path.push_str(&format!("&pageToken={}", encode(page.as_bytes(), false)));
             }
-            let list = match self.send_json(&service.request(&adapter, "GET", &path)?) {
+            let list = match self.send_json(&service.request("GET", &path)?) {
                 Err(TransferError::Remote { message, .. }) if message.contains(" 404 ") => return Ok(()),
                 other => other?,
             };
@@ -372,7 +318,7 @@ impl Gs {
                 if context.cancel.is_cancelled() {
                     return Err(TransferError::Cancelled);
                 }
-                self.delete_object(service, &adapter, bucket, name.as_bytes())?;
+                self.delete_object(service, bucket, name.as_bytes())?;
             }
             match list["nextPageToken"].as_str() {
                 Some(next) => page = Some(next.to_owned()),
@@ -417,93 +363,25 @@ impl Handler for Gs {
         } else if source.url.is_local() {
             self.upload(&service, context, &context.path(&source.url), &destination.url)
         } else {
-            self.copy_remote(&service, context, &source.url, &destination.url)
+            self.copy_remote(&service, &source.url, &destination.url)
         }
     }
 
     /// Makes the bucket. An object store has no directories.
     fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
         let service = self.service(context, place)?;
-        let adapter = ClientAdapter::new(&self.client, context.cancel);
-        self.make_bucket(&service, &adapter, place.url.host())
+        self.make_bucket(&service, place.url.host())
     }
 
     fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
         let (bucket, name) = bucket_and_object(&place.url)?;
-        let adapter = ClientAdapter::new(&self.client, context.cancel);
         let service = self.service(context, place)?;
-        self.delete_object(&service, &adapter, bucket, name)?;
+        self.delete_object(&service, bucket, name)?;
         if !recursive {
             return Ok(());
         }
         let name = String::from_utf8_lossy(name);
         let prefix = format!("{}/", name.trim_end_matches('/'));
         self.delete_prefix(&service, context, bucket, &prefix)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use base64::Engine as _;
-    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-
-    use super::*;
-    use crate::cancel::Cancel;
-    use crate::remote::http::Timeouts;
-
-    fn adapter() -> ClientAdapter {
-        let (environment, cancel) = (Arc::new(Environment::default()), Cancel::new());
-        let client = Client::new(environment, Timeouts::default(), cancel.clone());
-        ClientAdapter::new(&Arc::new(client), &cancel)
-    }
-
-    #[test]
-    fn a_key_makes_tokens_without_a_request() {
-        // Generated for this test and used nowhere else.
-        let key = serde_json::json!({"client_email": "me@project", "private_key_id": "k",
-            "private_key": include_str!("test-key.pem")});
-        let credentials =
-            token_provider(adapter(), Path::new("key"), key.to_string().as_bytes()).expect("a key");
-        let runtime = runtime().expect("a runtime");
-        let token = adapter()
-            .run(&runtime, credentials.get_credential())
-            .expect("a token");
-        let parts: Vec<Vec<u8>> = token
-            .bearer
-            .split('.')
-            .map(|part| URL_SAFE_NO_PAD.decode(part).expect("encoded"))
-            .collect();
-        let claims: Value = serde_json::from_slice(&parts[1]).expect("JSON");
-        assert_eq!(claims["iss"], "me@project");
-        assert!(claims["scope"].is_string(), "{claims}");
-        assert_eq!(parts.len(), 3);
-        assert_eq!(parts[2].len(), 256, "an RSA signature of 2,048 bits");
-        let again = adapter().run(&runtime, credentials.get_credential());
-        assert_eq!(again.expect("a token").bearer, token.bearer, "cached");
-    }
-
-    #[test]
-    fn unusual_names_are_addressable_or_refused() {
-        let service = Service {
-            base_url: "http://h:1".to_owned(),
-            credentials: None,
-            project: String::new(),
-        };
-        for (bucket, object) in [
-            ("b", &b"a"[..]),
-            ("b", b"d//a"),
-            ("b", b"d/"),
-            ("a b\n", b"d/e/\xff/a"),
-        ] {
-            assert!(
-                service.object_store(&adapter(), (bucket, object), false).is_ok(),
-                "{bucket}"
-            );
-        }
-        assert!(
-            service
-                .object_store(&adapter(), ("b", &[b'a'; 10_000]), false)
-                .is_err()
-        );
     }
 }

@@ -31,7 +31,6 @@ const MAX_TEXT_SIZE: u64 = 16 << 20;
 #[derive(Clone, Copy)]
 pub(crate) enum Payload<'a> {
     None,
-    #[cfg(feature = "object-stores")]
     Bytes(&'a [u8]),
     /// The first `length` bytes of a file.
     File {
@@ -45,7 +44,6 @@ impl<'a> Payload<'a> {
     fn content(self) -> Option<(Box<dyn Read + 'a>, u64)> {
         match self {
             Payload::None => None,
-            #[cfg(feature = "object-stores")]
             Payload::Bytes(bytes) => Some((Box::new(bytes), bytes.len() as u64)),
             Payload::File { file, length } => {
                 let reader = FileReader {

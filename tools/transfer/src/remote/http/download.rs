@@ -284,16 +284,38 @@ fn check_size(partial: &mut Partial, size: u64, version: Option<&str>) -> Result
     }
 }
 
+/// How kinds of servers are asked for the rest of one version of a file, and say why they refuse.
+pub(crate) struct Dialect {
+    /// Header with the entity tag of the version.
+    pub(crate) if_tag: &'static str,
+    /// Header with its time, if it has no tag.
+    pub(crate) if_time: &'static str,
+    /// Converts an unexpected answer to an error.
+    pub(crate) failure: fn(Response) -> TransferError,
+}
+
+/// Servers of HTTP and WebDAV: they send the whole file if they have another version.
+pub(crate) const HTTP: Dialect = Dialect {
+    if_tag: "if-range",
+    if_time: "if-range",
+    failure: Response::failure,
+};
+
 /// Requests a file, or the rest of it. `request` builds the request with the given headers.
-pub(crate) fn open_download(
+pub(crate) fn open_download<'r>(
     client: &Client,
+    dialect: &Dialect,
     resume: Option<ResumePoint<'_>>,
-    request: impl FnOnce(Vec<(String, String)>) -> Result<Request<'static>, TransferError>,
+    request: impl FnOnce(Vec<(String, String)>) -> Result<Request<'r>, TransferError>,
 ) -> Result<Opened, TransferError> {
     let mut headers = Vec::new();
     if let Some(resume) = resume {
         headers.push(("range".to_owned(), format!("bytes={}-", resume.offset)));
-        headers.push(("if-range".to_owned(), resume.version.to_owned()));
+        let condition = match resume.version.starts_with('"') {
+            true => dialect.if_tag,
+            false => dialect.if_time,
+        };
+        headers.push((condition.to_owned(), resume.version.to_owned()));
     }
     let response = client.send(&request(headers)?)?;
     let (start, total) = match (response.status, resume) {
@@ -305,6 +327,7 @@ pub(crate) fn open_download(
             Some((start, total)) => (start, Some(total)),
             None => (u64::MAX, None),
         },
+        (412, Some(_)) => return Ok(Opened::Changed),
         (416, Some(resume)) => {
             let total = response
                 .header("content-range")
@@ -316,7 +339,7 @@ pub(crate) fn open_download(
                 Opened::Changed
             });
         }
-        _ => return Err(response.failure()),
+        _ => return Err((dialect.failure)(response)),
     };
     Ok(Opened::Body(RemoteBody {
         start,

@@ -11,12 +11,8 @@ mod webdav;
 use std::sync::Arc;
 
 pub(crate) use address::{encode, of_url, split};
-#[cfg(feature = "object-stores")]
-pub(crate) use client::slow;
 pub(crate) use client::{Client, Payload, Request, Response};
-pub(crate) use download::{Download, Downloads, open_download};
-#[cfg(feature = "object-stores")]
-pub(crate) use download::{Opened, RemoteBody, ResumePoint};
+pub(crate) use download::{Dialect, Download, Downloads, HTTP, Opened, ResumePoint, open_download};
 pub use pace::Timeouts;
 pub(super) use webdav::Webdav;
 
@@ -49,8 +45,9 @@ impl Handler for Http {
             Ok(request)
         };
         let download = Download::new(context, pair, access.address.clone());
-        self.downloads
-            .fetch(&download, &|resume| open_download(&self.client, resume, request))
+        self.downloads.fetch(&download, &|resume| {
+            open_download(&self.client, &HTTP, resume, request)
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Access, Client, Download, Downloads, Payload, Response, open_download, split};
+use super::{Access, Client, Download, Downloads, HTTP, Payload, Response, open_download, split};
 use crate::error::{Retry, TransferError};
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::remote::Environment;
@@ -127,8 +127,9 @@ impl Handler for Webdav {
                 Ok(request)
             };
             let download = Download::new(context, pair, access.address.clone());
-            self.downloads
-                .fetch(&download, &|resume| open_download(&self.client, resume, request))
+            self.downloads.fetch(&download, &|resume| {
+                open_download(&self.client, &HTTP, resume, request)
+            })
         } else {
             self.put(context, pair)
         }

@@ -5,6 +5,7 @@
 //! `[SITE]` with `endpoint` and optionally `region`, and a section `[IDENTITY@SITE]` with `access_key`,
 //! `secret_key` and optionally `session_token`.
 
+mod sign;
 mod store;
 
 use std::collections::HashMap;
@@ -13,20 +14,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use object_store::aws::AwsCredential;
-
 use super::Environment;
 use super::credentials::Credentials;
 use super::http::{Client, Download, Downloads};
 use super::local_side::{open_upload, uploaded};
-use super::objects::{ClientAdapter, PartSize};
+use super::objects::answers::is_no_bucket;
+use super::objects::{Object, PartSize};
 use crate::error::{Retry, TransferError};
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::spec::Location;
 use crate::url::Url;
+use sign::Key;
 use store::Store;
-
-pub(super) use store::failure;
 
 /// Region used if neither the credentials file nor the endpoint gives one.
 const DEFAULT_REGION: &str = "us-east-1";
@@ -97,9 +96,9 @@ impl S3 {
             Some(region) => region.to_owned(),
             None => region_of_endpoint(&endpoint).unwrap_or(DEFAULT_REGION).to_owned(),
         };
-        let key = AwsCredential {
-            key_id: option(identity, "access_key")?,
-            secret_key: option(identity, "secret_key")?,
+        let key = Key {
+            id: option(identity, "access_key")?,
+            secret: option(identity, "secret_key")?,
             token: credentials.get(identity, "session_token").map(str::to_owned),
         };
         Store::new(&endpoint, region, key)
@@ -133,23 +132,32 @@ impl S3 {
         let (bucket, object) = bucket_and_object(&pair.source.url)?;
         let store = self.store(pair.source, bucket)?;
         let proxied = store.is_secure() && pair.attempt == 1;
-        let adapter = ClientAdapter::new(&self.client, context.cancel).through_proxy(proxied);
-        let (library, path) = store.object_store(&adapter, (bucket, object), false)?;
-        let download = Download::new(context, pair, store.address(bucket, object));
+        let object = Object {
+            store: &store,
+            client: &self.client,
+            cancel: context.cancel,
+            bucket,
+            name: object,
+        };
+        let download = Download::new(context, pair, store.address(bucket, object.name));
         self.downloads
-            .fetch(&download, &|resume| adapter.open(&library, &path, resume))
+            .fetch(&download, &|resume| object.open(resume, proxied))
     }
 
     fn upload(&self, context: &Context<'_>, source: &Path, place: &Location) -> Result<Done, TransferError> {
         let (file, length) = open_upload(source)?;
         let (bucket, object) = bucket_and_object(&place.url)?;
         let store = self.store(place, bucket)?;
-        let adapter = ClientAdapter::new(&self.client, context.cancel);
-        let in_parts = self.part.is_less_than(length);
-        let (library, path) = store.object_store(&adapter, (bucket, object), in_parts)?;
-        let put = || adapter.put(&library, &path, (&file, length), self.part);
+        let object = Object {
+            store: &store,
+            client: &self.client,
+            cancel: context.cancel,
+            bucket,
+            name: object,
+        };
+        let put = || object.put(&file, length, self.part);
         match put() {
-            Err(error) if store::is_no_bucket(&error) => {
+            Err(error) if is_no_bucket(&error) => {
                 store.make_bucket(&self.client, bucket)?;
                 put()?;
             }
@@ -168,7 +176,7 @@ impl S3 {
             );
             let store = self.store(destination, to.0)?;
             let copied = match store.copy(&self.client, from, to) {
-                Err(error) if store::is_no_bucket(&error) => {
+                Err(error) if is_no_bucket(&error) => {
                     store.make_bucket(&self.client, to.0)?;
                     store.copy(&self.client, from, to)
                 }
