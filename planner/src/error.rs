@@ -171,12 +171,10 @@ impl PlanError {
         }
     }
     /// `Ok` without problems of the code generator.
-    pub(crate) fn check_code(problems: Vec<String>) -> Result<(), Self> {
+    pub(crate) fn check_code(problems: Vec<Diagnostic>) -> Result<(), Self> {
         match problems.is_empty() {
             true => Ok(()),
-            false => Err(PlanError::Code(
-                problems.into_iter().map(Diagnostic::error).collect(),
-            )),
+            false => Err(PlanError::Code(problems)),
         }
     }
     /// Creates the error for one problem of the code generator.

@@ -168,7 +168,6 @@ fn build_plan<'r>(
         advice::missing_hooks(workflow),
         advice::batch_requests(workflow),
         advice::missing_kickstart(&exec, &sites, &kickstarts, request),
-        advice::missing_object_stores(&exec, &sites, request),
     ];
     let further = further.into_iter().flatten().chain(exec.warnings.iter().cloned());
     let further = further.chain(advice::outputs_that_stay(workflow, &exec, &sites));
@@ -436,7 +435,7 @@ fn check_commands(plan: &Plan<'_>) -> Result<(), PlanError> {
     let mut invocations = Invocations::new(plan, &lists);
     let mut invocation = Invocation::default();
     let members = (0..plan.exec.members.len()).map(|position| plan.member(position));
-    let problems: Vec<String> = plan
+    let problems: Vec<Diagnostic> = plan
         .order
         .iter()
         .copied()

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::diagnostic::Diagnostic;
 use crate::exec::{JobId, Task};
 use crate::model::{Arguments, Job};
 use crate::refine::settings::{Integrity, Mode};
@@ -14,7 +15,12 @@ use super::words::{Words, split};
 use super::work_lists::WorkLists;
 
 /// Adds the arguments of the program.
-pub(super) fn push(job: PlannedJob<'_>, lists: &WorkLists, words: &mut Words, problems: &mut Vec<String>) {
+pub(super) fn push(
+    job: PlannedJob<'_>,
+    lists: &WorkLists,
+    words: &mut Words,
+    problems: &mut Vec<Diagnostic>,
+) {
     let plan = job.plan;
     match job.task {
         Task::Compute(_) if job.is_nested() => return nested::push_arguments(job, words),
@@ -97,7 +103,7 @@ fn push_checksum_options(job: PlannedJob<'_>, words: &mut Words) {
 /// Maximum bytes of one argument on Linux, including the final NUL.
 const MAX_ARGUMENT: usize = 128 * 1024;
 
-fn compute_arguments(job: &Job, wrapped: bool, words: &mut Words, problems: &mut Vec<String>) {
+fn compute_arguments(job: &Job, wrapped: bool, words: &mut Words, problems: &mut Vec<Diagnostic>) {
     match &job.arguments {
         Arguments::Raw(raw) => {
             if raw.len() >= MAX_ARGUMENT {
@@ -110,11 +116,11 @@ fn compute_arguments(job: &Job, wrapped: bool, words: &mut Words, problems: &mut
         Arguments::Words(list) | Arguments::Exact(list) => {
             for (k, word) in list.iter().enumerate() {
                 if word.contains(['\n', '\r']) {
-                    problems.push(format!(
+                    problems.push(Diagnostic::error(format!(
                         "job {}: argument {} contains a line break, which a DAG cannot express",
                         job.id,
                         k + 1
-                    ));
+                    )));
                 }
                 check_length(job, k + 1, word.len(), problems);
                 words.blanks(if k > 0 { " " } else { "" });
@@ -125,13 +131,13 @@ fn compute_arguments(job: &Job, wrapped: bool, words: &mut Words, problems: &mut
 }
 
 /// Reports an argument that no program can receive.
-fn check_length(job: &Job, number: usize, length: usize, problems: &mut Vec<String>) {
+fn check_length(job: &Job, number: usize, length: usize, problems: &mut Vec<Diagnostic>) {
     if length >= MAX_ARGUMENT {
-        problems.push(format!(
+        problems.push(Diagnostic::error(format!(
             "job {}: argument {number} has {length} bytes, but the limit for one argument is {}: write it to a file",
             job.id,
             MAX_ARGUMENT - 1
-        ));
+        )));
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::rc::Rc;
 
+use crate::diagnostic::Diagnostic;
 use crate::exec::{Aggregator, Cluster};
 use crate::profiles::{Namespace, Profiles};
 
@@ -68,7 +69,7 @@ pub(super) fn fill(
     job: PlannedJob<'_>,
     cluster: &Cluster,
     invocation: &mut Invocation,
-) -> Result<(), Vec<String>> {
+) -> Result<(), Vec<Diagnostic>> {
     let mut problems = Vec::new();
     // Resources of the aggregator in the catalog, else those of the jobs.
     let mut requests = requests::amounts(job, &mut problems);
@@ -80,7 +81,8 @@ pub(super) fn fill(
     requests.gpus = requests.gpus.max(needs.max_gpus);
     requests.priority = requests.priority.or(needs.priority);
     requests.category = requests::category(job);
-    requests::after_failures(job, &mut requests).map_err(|problem| vec![problem.to_string()])?;
+    requests::after_failures(job, &mut requests)
+        .map_err(|problem| vec![Diagnostic::error(problem.to_string())])?;
     let mut environment = Environment::of(job);
     let settings = job.plan.settings.cluster.arguments.as_deref();
     let extra = job.pegasus("job.aggregator.arguments").or(settings);
@@ -113,24 +115,24 @@ pub(super) fn fill(
         environment,
         requests,
         // The run inside a cluster judges each of its jobs.
-        checks: Checks::of(job, is_list).map_err(|problem| vec![problem.to_string()])?,
+        checks: Checks::of(job, is_list).map_err(|problem| vec![Diagnostic::error(problem.to_string())])?,
     });
     Ok(())
 }
 
 /// Refuses dependencies between jobs that pegasus-cluster would run at the same time.
-fn check_parallel(job: PlannedJob<'_>, cluster: &Cluster, arguments: &str) -> Result<(), Vec<String>> {
+fn check_parallel(job: PlannedJob<'_>, cluster: &Cluster, arguments: &str) -> Result<(), Vec<Diagnostic>> {
     if cluster.edges.is_empty() {
         return Ok(());
     }
     let variable = job.profiles().get(Namespace::Env, "SEQEXEC_CPUS");
     match parallel_jobs(arguments).or(variable.map(str::to_owned)) {
-        Some(number) if is_several(&number) => Err(vec![format!(
+        Some(number) if is_several(&number) => Err(vec![Diagnostic::error(format!(
             "job {}: its jobs depend on each other, but pegasus-cluster would run several of them at the same time (-n \
              {number} in job.aggregator.arguments, or SEQEXEC_CPUS) and ignores dependencies: remove that setting, or \
              set the profile pegasus::job.aggregator of these jobs to mpiexec, which respects dependencies",
             job.name
-        )]),
+        ))]),
         _ => Ok(()),
     }
 }

@@ -3,6 +3,7 @@
 use std::mem::{Discriminant, discriminant};
 use std::rc::Rc;
 
+use crate::diagnostic::Diagnostic;
 use crate::exec::{SetupId, SiteId, Task};
 
 use super::Shared;
@@ -35,30 +36,32 @@ pub(super) struct Common<'p> {
 
 impl<'p> Common<'p> {
     /// Returns the common parts for a job, `None` if there are problems.
-    fn new(job: PlannedJob<'p>, problems: &mut Vec<String>) -> Option<Self> {
+    fn new(job: PlannedJob<'p>, problems: &mut Vec<Diagnostic>) -> Option<Self> {
         let known = problems.len();
         let mut requests = requests::amounts(job, problems);
         if let Some(other) = job.unknown_wrapper() {
-            problems.push(format!(
+            problems.push(Diagnostic::error(format!(
                 "the profile pegasus::gridstart of the job {} must be Kickstart or None, not `{other}`",
                 job.name
-            ));
+            )));
         }
         let kickstart = Kickstart::of(job);
-        let kickstart = kickstart.map_err(|problem| problems.push(format!("job {}: {problem}", job.name)));
-        let checks = Checks::of(job, true).map_err(|problem| problems.push(problem.to_string()));
+        let kickstart = kickstart
+            .map_err(|problem| problems.push(Diagnostic::error(format!("job {}: {problem}", job.name))));
+        let checks =
+            Checks::of(job, true).map_err(|problem| problems.push(Diagnostic::error(problem.to_string())));
         requests.category = requests::category(job);
         requests::checkpoints(job, &mut requests, problems);
         requests::expected_time(job, &mut requests);
         if let Err(problem) = requests::after_failures(job, &mut requests) {
-            problems.push(problem.to_string());
+            problems.push(Diagnostic::error(problem.to_string()));
         }
         if let Err(problem) = requests::nodes(job, &mut requests) {
-            problems.push(problem);
+            problems.push(Diagnostic::error(problem));
         }
         match requests::stdin(job) {
             Ok(stdin) => requests.stdin = stdin,
-            Err(problem) => problems.push(problem),
+            Err(problem) => problems.push(Diagnostic::error(problem)),
         }
         let (kickstart, checks) = (kickstart.ok()?, checks.ok()?);
         let shared = Shared {
@@ -84,7 +87,11 @@ pub(super) struct Cache<'p> {
 
 impl<'p> Cache<'p> {
     /// Returns the common parts for a job, `None` if there are problems.
-    pub(super) fn get(&mut self, job: PlannedJob<'p>, problems: &mut Vec<String>) -> Option<Rc<Common<'p>>> {
+    pub(super) fn get(
+        &mut self,
+        job: PlannedJob<'p>,
+        problems: &mut Vec<Diagnostic>,
+    ) -> Option<Rc<Common<'p>>> {
         let key = Key {
             setup: job.setup_id(),
             site: job.site,

@@ -27,6 +27,7 @@ mod work_lists;
 
 use std::rc::Rc;
 
+use crate::diagnostic::Diagnostic;
 use crate::exec::{JobId, Task};
 
 use common::{Cache, Common};
@@ -113,7 +114,7 @@ impl<'p> Invocations<'p> {
     ///
     /// # Errors
     /// Invalid profiles; each message names the job.
-    pub(crate) fn fill(&mut self, id: JobId, invocation: &mut Invocation) -> Result<(), Vec<String>> {
+    pub(crate) fn fill(&mut self, id: JobId, invocation: &mut Invocation) -> Result<(), Vec<Diagnostic>> {
         self.fill_inside(id, invocation)?;
         let job = self.plan.at(id);
         if job.has_description() {
@@ -126,7 +127,11 @@ impl<'p> Invocations<'p> {
     ///
     /// # Errors
     /// As [`Self::fill`].
-    pub(crate) fn fill_inside(&mut self, id: JobId, invocation: &mut Invocation) -> Result<(), Vec<String>> {
+    pub(crate) fn fill_inside(
+        &mut self,
+        id: JobId,
+        invocation: &mut Invocation,
+    ) -> Result<(), Vec<Diagnostic>> {
         let job = self.plan.at(id);
         invocation.clear();
         if let Some(cluster) = job.cluster() {
@@ -138,7 +143,7 @@ impl<'p> Invocations<'p> {
         let common = self.cache.get(job, &mut problems);
         self.arguments.clear();
         arguments::push(job, self.lists, &mut self.arguments, &mut problems);
-        problems.extend(lite::out_of_reach(job));
+        problems.extend(lite::out_of_reach(job).map(Diagnostic::error));
         let Some(common) = common.filter(|_| problems.is_empty()) else {
             return Err(problems);
         };

@@ -203,7 +203,7 @@ pub(crate) fn timeouts(profiles: &Profiles) -> Result<Option<(i64, Option<i64>)>
 }
 
 /// Returns amounts, attempts and options that the profiles of a job request.
-pub(super) fn amounts(job: PlannedJob<'_>, problems: &mut Vec<String>) -> Requests {
+pub(super) fn amounts(job: PlannedJob<'_>, problems: &mut Vec<Diagnostic>) -> Requests {
     let mut requests = Requests::default();
     let profiles = job.profiles();
     let text = |key: &str| job.pegasus(key);
@@ -211,20 +211,20 @@ pub(super) fn amounts(job: PlannedJob<'_>, problems: &mut Vec<String>) -> Reques
         if let Some(value) = text(key)
             && !value.bytes().all(|b| b.is_ascii_digit())
         {
-            problems.push(format!(
+            problems.push(Diagnostic::error(format!(
                 "Invalid Value specified for {key} {value} for job {}: it must be a whole number of MiB",
                 job.name
-            ));
+            )));
         }
     }
     if let Some(value) = task_request::find(profiles, MEMORY).map(|(_, value)| value.text()) {
         match value.parse::<f64>() {
             // 2^53 is the largest exact integer.
             Ok(mb) if (0.0..9e15).contains(&mb) => requests.memory_mb = (mb >= 1.0).then_some(mb as u64),
-            _ => problems.push(format!(
+            _ => problems.push(Diagnostic::error(format!(
                 "Invalid Value specified for memory {value} for job {}: it must be a number of MiB",
                 job.name
-            )),
+            ))),
         }
     }
     let cpus: Option<u32> = parsed(job, CPUS, ("cpu count", ""), problems);
@@ -235,10 +235,10 @@ pub(super) fn amounts(job: PlannedJob<'_>, problems: &mut Vec<String>) -> Reques
     requests.priority = parsed(job, PRIORITY, ("job priority", whole), problems);
     match task_request::tries(profiles) {
         Ok(tries) => requests.tries = tries,
-        Err(value) => problems.push(format!(
+        Err(value) => problems.push(Diagnostic::error(format!(
             "Invalid Value specified for retry {value} for job {}: it must be a whole number",
             job.name
-        )),
+        ))),
     }
     if let Some(options) = text("pmc_task_arguments").or_else(|| text("pmc_arguments")) {
         requests.options = options.to_owned();
@@ -251,22 +251,22 @@ fn parsed<T: FromStr>(
     job: PlannedJob<'_>,
     keys: &[ProfileKey],
     what: (&str, &str),
-    problems: &mut Vec<String>,
+    problems: &mut Vec<Diagnostic>,
 ) -> Option<T> {
     let value = task_request::find(job.profiles(), keys)?.1.text();
     let number = value.parse().ok();
     if number.is_none() {
         let (what, must) = what;
-        problems.push(format!(
+        problems.push(Diagnostic::error(format!(
             "Invalid Value specified for {what} {value} for job {}{must}",
             job.name
-        ));
+        )));
     }
     number
 }
 
 /// Sets how a compute job saves itself. Of the jobs in a cluster, nobody knows which one is to do so.
-pub(super) fn checkpoints(job: PlannedJob<'_>, requests: &mut Requests, problems: &mut Vec<String>) {
+pub(super) fn checkpoints(job: PlannedJob<'_>, requests: &mut Requests, problems: &mut Vec<Diagnostic>) {
     if !matches!(job.task, Task::Compute(_)) || job.is_member() {
         return;
     }
@@ -276,10 +276,10 @@ pub(super) fn checkpoints(job: PlannedJob<'_>, requests: &mut Requests, problems
         value.filter(|value| !value.is_empty())
     };
     let mut refuse = |key: &str, value: &str, must: &str| {
-        problems.push(format!(
+        problems.push(Diagnostic::error(format!(
             "Invalid Value specified for {key} {value} for job {}: it must be {must}",
             job.name
-        ));
+        )));
     };
     if let Some(text) = value(Namespace::Pegasus, "pmc_checkpoint_signal") {
         match CheckpointSignal::parse(text) {

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use pmc_dag::list;
 use pmc_dag::write::{self, TaskLine, WriteError};
 
+use crate::diagnostic::Diagnostic;
 use crate::exec::{Aggregator, JobId};
 use crate::tasks::{Invocation, Invocations, PlannedJob};
 
@@ -18,7 +19,7 @@ pub(crate) fn list(
     invocations: &mut Invocations<'_>,
     id: JobId,
     text: &mut String,
-) -> Result<(), Vec<String>> {
+) -> Result<(), Vec<Diagnostic>> {
     let plan = invocations.plan();
     let Some(cluster) = plan.at(id).cluster() else {
         return Ok(());
@@ -31,7 +32,7 @@ pub(crate) fn list(
             Ok(()) => {
                 line.fill(&invocation);
                 let entry = entry(plan.at(member), cluster.aggregator, k as u64 + 1, &line, text);
-                problems.extend(entry.err().map(|problem| problem.to_string()));
+                problems.extend(entry.err().map(|problem| Diagnostic::error(problem.to_string())));
             }
             Err(more) => problems.extend(more),
         }
@@ -41,7 +42,7 @@ pub(crate) fn list(
         for &(parent, child) in &cluster.edges {
             let name = |position: usize| &plan.job(plan.member(position)).name;
             if let Err(problem) = write::edge(text, name(parent), name(child)) {
-                problems.push(problem.to_string());
+                problems.push(Diagnostic::error(problem.to_string()));
             }
         }
     }

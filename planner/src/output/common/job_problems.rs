@@ -1,5 +1,6 @@
 //! Problems of the jobs of a plan, of which the message shows the first ones.
 
+use crate::diagnostic::Diagnostic;
 use crate::error::PlanError;
 
 /// Problems after which the search for more ends.
@@ -7,7 +8,7 @@ pub(crate) const MAX_SHOWN: usize = 20;
 
 /// Problems of jobs, a list for each job that has any.
 #[derive(Default)]
-pub(crate) struct JobProblems(Vec<Vec<String>>);
+pub(crate) struct JobProblems(Vec<Vec<Diagnostic>>);
 
 impl JobProblems {
     /// Takes over the problems of a chunk of jobs, and what has failed in it.
@@ -16,7 +17,7 @@ impl JobProblems {
     /// A write has failed, or there are more problems than a message shows.
     pub(crate) fn take(
         &mut self,
-        problems: &mut Vec<Vec<String>>,
+        problems: &mut Vec<Vec<Diagnostic>>,
         failed: &mut Option<PlanError>,
     ) -> Result<(), PlanError> {
         self.0.append(problems);

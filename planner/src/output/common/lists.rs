@@ -7,6 +7,7 @@ use std::path::Path;
 
 use pmc_job_files::{Entry, Flag, Number, Place as At, write_list};
 
+use crate::diagnostic::Diagnostic;
 use crate::error::PlanError;
 use crate::exec::{FileTransfer, JobId, Place, Task};
 use crate::model::FileId;
@@ -27,7 +28,7 @@ struct Rendered {
     /// Jobs whose list is beside the DAG.
     beside: Vec<JobId>,
     /// Problems of each job.
-    problems: Vec<Vec<String>>,
+    problems: Vec<Vec<Diagnostic>>,
     failed: Option<PlanError>,
     text: String,
     /// The list of a cluster.

@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashSet;
 
+use crate::diagnostic::Diagnostic;
 use crate::error::PlanError;
 use crate::exec::Task;
 use crate::model::Arguments;
@@ -33,9 +34,9 @@ pub(super) fn check(context: &Context<'_>) -> Result<(), PlanError> {
     for id in plan.order.iter().copied().chain(members) {
         let job = plan.at(id);
         if seen.insert((job.setup_id(), job.site)) && !job.is_member() {
-            problems.extend(style(job));
+            problems.extend(style(job).map(Diagnostic::error));
         }
-        problems.extend(open_quote(job));
+        problems.extend(open_quote(job).map(Diagnostic::error));
         if problems.len() > MAX_SHOWN {
             break;
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use pmc_dagman::write::{DagFile, ScriptKind, WriteError};
 
+use crate::diagnostic::Diagnostic;
 use crate::error::PlanError;
 use crate::exec::Task;
 use crate::profiles::{Namespace, Profiles};
@@ -37,13 +38,14 @@ pub(super) fn dag(context: &Context<'_>) -> Result<String, PlanError> {
     dag.comment(&format!("The workflow {}", context.workflow_name()));
     let mut problems = Vec::new();
     for (category, limit) in limits(&plan.settings.profiles, &mut problems) {
-        problems.extend(dag.max_jobs(&category, limit).err().map(|e| e.to_string()));
+        let refused = dag.max_jobs(&category, limit).err();
+        problems.extend(refused.map(|error| Diagnostic::error(error.to_string())));
     }
     for &id in &plan.order {
         let job = plan.at(id);
         dag.blank();
         if let Err(problem) = node(context, job, &mut dag) {
-            problems.push(format!("job {}: {problem}", job.name));
+            problems.push(Diagnostic::error(format!("job {}: {problem}", job.name)));
         }
     }
     dag.blank();
@@ -54,7 +56,7 @@ pub(super) fn dag(context: &Context<'_>) -> Result<String, PlanError> {
 }
 
 /// Returns the limits of categories.
-fn limits(properties: &Profiles, problems: &mut Vec<String>) -> BTreeMap<String, u32> {
+fn limits(properties: &Profiles, problems: &mut Vec<Diagnostic>) -> BTreeMap<String, u32> {
     let mut all: BTreeMap<String, u32> = LIMITS.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
     for (key, value) in properties.of(Namespace::Dagman) {
         let Some(category) = key.strip_suffix(MAX_JOBS) else {
@@ -64,9 +66,9 @@ fn limits(properties: &Profiles, problems: &mut Vec<String>) -> BTreeMap<String,
             Ok(limit) => {
                 all.insert(category.to_owned(), limit);
             }
-            Err(_) => problems.push(format!(
+            Err(_) => problems.push(Diagnostic::error(format!(
                 "the property dagman.{key} must be a whole number, not {value}"
-            )),
+            ))),
         }
     }
     all

@@ -23,6 +23,7 @@ mod transfers;
 use std::fs;
 use std::path::Path;
 
+use crate::diagnostic::Diagnostic;
 use crate::error::PlanError;
 use crate::exec::JobId;
 use crate::tasks::nested::NestedJob;
@@ -84,7 +85,7 @@ struct Rendered {
     line: Line,
     events: String,
     scratch: String,
-    problems: Vec<Vec<String>>,
+    problems: Vec<Vec<Diagnostic>>,
     failed: Option<PlanError>,
 }
 
@@ -126,7 +127,7 @@ fn write_jobs(context: &Context<'_>, to: &Writing<'_>) -> Result<(), PlanError> 
 /// Why a job is not written.
 enum Failure {
     /// Problems of the job.
-    Job(Vec<String>),
+    Job(Vec<Diagnostic>),
     Plan(PlanError),
 }
 
@@ -170,7 +171,8 @@ fn write_job(
         plan.secrets
             .put(&dir.join(format!("{}.arg", job.name)), content)?;
     }
-    let ad = job::ad(context, job, invocation).map_err(|problem| Failure::Job(vec![problem]))?;
+    let ad = job::ad(context, job, invocation)
+        .map_err(|problem| Failure::Job(vec![Diagnostic::error(problem)]))?;
     write_description(context, job, &ad, dir)
 }
 
@@ -200,7 +202,7 @@ fn write_description(
 ) -> Result<(), Failure> {
     let text = ad
         .render(context, job)
-        .map_err(|error| Failure::Job(vec![format!("job {}: {error}", job.name)]))?;
+        .map_err(|error| Failure::Job(vec![Diagnostic::error(format!("job {}: {error}", job.name))]))?;
     let path = context.path_in(dir, job, ".sub");
     // The values of variables are in it.
     match context.plan.secrets.script(job.setup_id()).is_some() {

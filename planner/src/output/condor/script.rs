@@ -10,6 +10,7 @@ use pmc_calls::shell::shell_quote;
 use pmc_job_files::{Description, Entry, Verified};
 
 use crate::catalog::transformation::Container;
+use crate::diagnostic::Diagnostic;
 use crate::exec::{JobId, Task};
 use crate::profiles::Namespace;
 use crate::refine::settings::Mode;
@@ -55,7 +56,7 @@ pub(super) fn script(
     invocations: &mut Invocations<'_>,
     id: JobId,
     invocation: &Invocation,
-) -> Result<String, Vec<String>> {
+) -> Result<String, Vec<Diagnostic>> {
     let plan = context.plan;
     let job = plan.at(id);
     let description = match job.has_description() {
@@ -66,10 +67,10 @@ pub(super) fn script(
     if let Some(container) = &description.container
         && container.transfers_inside
     {
-        return Err(vec![format!(
+        return Err(vec![Diagnostic::error(format!(
             "job {}: job scripts transfer files outside of containers: remove pegasus.transfer.container.onhost",
             job.name
-        )]);
+        ))]);
     }
     text.push_str("\npegasus_lite_section_start stage_in\n");
     if let Some(container) = description

@@ -8,6 +8,7 @@ use std::path::Path;
 use pmc_dag::trailer;
 use pmc_dag::write::{self, SubdagLine, TaskLine, WriteError};
 
+use crate::diagnostic::Diagnostic;
 use crate::error::PlanError;
 use crate::exec::JobId;
 use crate::graph::Lists;
@@ -37,7 +38,7 @@ struct Rendered {
     dag: String,
     events: String,
     /// Problems of each job.
-    problems: Vec<Vec<String>>,
+    problems: Vec<Vec<Diagnostic>>,
     /// Failed write of an argument file.
     failed: Option<PlanError>,
     invocation: Invocation,
@@ -156,9 +157,9 @@ fn jobs(
         line.fill(invocation);
         let requests = &invocation.shared.requests;
         let too_large = node.problem(&job.name, requests.memory_mb, requests.cpus);
-        problems.extend(too_large.map(|problem| vec![problem]));
+        problems.extend(too_large.map(|problem| vec![Diagnostic::error(problem)]));
         if let Err(problem) = task(job, n as u64 + 1, line, scratch, dag) {
-            problems.push(vec![problem.to_string()]);
+            problems.push(vec![Diagnostic::error(problem.to_string())]);
         }
         if problems.len() > MAX_SHOWN {
             break;

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 
 use pmc_dag::write;
 
+use crate::diagnostic::Diagnostic;
 use crate::error::PlanError;
 use crate::profiles::{Namespace, Profiles};
 use crate::tasks::requests::{MAX_JOBS, dagman};
@@ -25,7 +26,7 @@ pub(crate) fn push_limits(
             && let Some(limit) = NonZeroU32::new(limit)
             && let Err(error) = write::max_jobs(text, category, limit)
         {
-            problems.push(error.to_string());
+            problems.push(Diagnostic::error(error.to_string()));
         }
     }
     for (key, value) in profiles.of(Namespace::Dagman) {
@@ -40,12 +41,12 @@ pub(crate) fn push_limits(
             Ok(None) => {}
             Ok(Some(limit)) => {
                 if let Err(error) = write::max_jobs(text, category, limit) {
-                    problems.push(error.to_string());
+                    problems.push(Diagnostic::error(error.to_string()));
                 }
             }
-            Err(_) => problems.push(format!(
+            Err(_) => problems.push(Diagnostic::error(format!(
                 "the property dagman.{key} must be a whole number, not {value}"
-            )),
+            ))),
         }
     }
     PlanError::check_code(problems)

@@ -81,7 +81,7 @@ fn write(to: &mut Writing<'_>) -> Result<String, PlanError> {
         }
         match calls(job, &invocation, path) {
             Ok(text) => out.write_all(text.as_bytes()).map_err(failed)?,
-            Err(problem) => problems.push(problem.to_string()),
+            Err(problem) => problems.push(Diagnostic::error(problem.to_string())),
         }
         if let Some(content) = &invocation.argument_file {
             let path = dir.join(format!("{}.arg", job.name));
