@@ -93,7 +93,8 @@ impl Plan {
         let name = [self.name(around), b"/", other.name(task)].concat();
         let class = other.class(task).clone();
         let number = self.add(&name, class, other.request(task), NO_POSITION)?;
-        self.gangs.extend(other.gang(task).map(|gang| (number, gang.clone())));
+        self.gangs
+            .extend(other.gang(task).map(|gang| (number, gang.clone())));
         Some(number)
     }
 

@@ -48,6 +48,29 @@ impl History {
         Self::open(dir).ok()
     }
 
+    /// Reads the runs of all sub-workflows at any depth, as far as they have begun, the outer ones first. Each
+    /// has the name that its tasks begin with in [`History::with_nested`].
+    #[must_use]
+    pub fn all_nested(&self) -> Vec<(String, Self)> {
+        let mut seen = Seen::default();
+        let mut found = self.nested_named("", &mut seen);
+        let mut next = 0;
+        while let Some((name, run)) = found.get(next) {
+            let mut inner = run.nested_named(name, &mut seen);
+            found.append(&mut inner);
+            next += 1;
+        }
+        found
+    }
+
+    fn nested_named(&self, around: &str, seen: &mut Seen) -> Vec<(String, Self)> {
+        let named = |task| format!("{around}{}/", self.plan.text_name(task));
+        let tasks = self.plan.subdags();
+        tasks
+            .filter_map(|task| Some((named(task), self.nested(task, seen)?)))
+            .collect()
+    }
+
     /// Returns the history of the run as a whole, at a time: it has the tasks of sub-workflows at any depth,
     /// named `SUB-WORKFLOW/TASK`, and the use of hosts by all of them. A sub-workflow itself has no attempts
     /// then, because it takes no slot. Such a history cannot be updated.
@@ -132,7 +155,11 @@ impl History {
                 let host = hosts.get(usize::from(attempt.host)).copied();
                 let host = host.unwrap_or(NO_HOST);
                 let submit_number = nested.submit_numbers[index as usize];
-                let attempt = Attempt { task, host, ..*attempt };
+                let attempt = Attempt {
+                    task,
+                    host,
+                    ..*attempt
+                };
                 self.add(attempt, submit_number, nested.reasons.get(&index));
             }
         }

@@ -251,11 +251,16 @@ fn around_sub_workflow(is_open: bool) -> TestRun {
         )
     };
     let started = |number: u32, task: &str, time: u32| {
-        format!("{time}.0 {task} SUBMIT {number}.0 - - {number}\n{time}.0 {task} EXECUTE {number}.0 - - {number}\n")
+        format!(
+            "{time}.0 {task} SUBMIT {number}.0 - - {number}\n{time}.0 {task} EXECUTE {number}.0 - - {number}\n"
+        )
     };
     run.append(
         "jobstate.log",
-        &format!("100.0 INTERNAL *** PMC_STARTED ***\n{}", attempt("a", 1, 100, 101)),
+        &format!(
+            "100.0 INTERNAL *** PMC_STARTED ***\n{}",
+            attempt("a", 1, 100, 101)
+        ),
     );
     run.append(
         "w.dag.resource",
@@ -264,7 +269,10 @@ fn around_sub_workflow(is_open: bool) -> TestRun {
     );
     run.append(
         "sub/jobstate.log",
-        &format!("102.0 INTERNAL *** PMC_STARTED ***\n{}", attempt("x1", 1, 102, 103)),
+        &format!(
+            "102.0 INTERNAL *** PMC_STARTED ***\n{}",
+            attempt("x1", 1, 102, 103)
+        ),
     );
     run.append(
         "sub/x.dag.resource",
@@ -310,7 +318,11 @@ fn tasks_of_sub_workflows_are_tasks_of_the_run() {
         .map(|attempt| history.plan.text_name(attempt.task))
         .collect();
     names.sort();
-    assert_eq!(names, ["a", "s/x1", "s/x2", "z"], "the sub-workflow takes no slot");
+    assert_eq!(
+        names,
+        ["a", "s/x1", "s/x2", "z"],
+        "the sub-workflow takes no slot"
+    );
     assert!(history.attempts.iter().all(|attempt| attempt.succeeded()));
     let timeline = crate::timeline::Timeline::new(&history, now);
     let chain: Vec<_> = timeline
@@ -321,9 +333,9 @@ fn tasks_of_sub_workflows_are_tasks_of_the_run() {
     let expected = [("a", 0.0), ("s/x1", 1.0), ("s/x2", 0.0), ("z", 0.0)];
     assert_eq!(chain, expected.map(|(name, waited)| (name.to_owned(), waited)));
     assert_eq!(timeline.rows.len(), 1, "one slot is enough");
-    let [host] = &history.use_of_hosts(now)[..] else {
-        panic!("one host")
-    };
+    let hosts = history.use_of_hosts(now);
+    let host = &hosts[0];
+    assert_eq!(hosts.len(), 1);
     assert_eq!((host.started, host.capacity.slots), (4, 2));
     assert_eq!((host.slot_seconds, host.slot_seconds_there), (6.0, 14.0));
 }
@@ -346,10 +358,14 @@ fn a_sub_workflow_that_runs_takes_no_slot() {
     let now = 110 * SECOND;
     let history = run.open().with_nested(now);
     drop(locks);
-    assert_eq!(history.all().get(State::Running), 2, "the sub-workflow and its task");
-    let [host] = &history.use_of_hosts(now)[..] else {
-        panic!("one host")
-    };
+    assert_eq!(
+        history.all().get(State::Running),
+        2,
+        "the sub-workflow and its task"
+    );
+    let hosts = history.use_of_hosts(now);
+    let host = &hosts[0];
+    assert_eq!(hosts.len(), 1);
     assert_eq!((host.started, host.capacity.slots), (3, 2));
     assert_eq!((host.slot_seconds, host.slot_seconds_there), (9.0, 20.0));
 }
@@ -359,7 +375,10 @@ fn a_directory_belongs_to_one_sub_workflow() {
     let run = TestRun::new("SUBDAG EXTERNAL s sub/x.dag\nSUBDAG EXTERNAL t sub/x.dag\n");
     fs::create_dir(run.dir.path().join("sub")).unwrap();
     // Each names the other one and itself.
-    run.append("sub/x.dag", "SUBDAG EXTERNAL u ../w.dag\nSUBDAG EXTERNAL v x.dag\n");
+    run.append(
+        "sub/x.dag",
+        "SUBDAG EXTERNAL u ../w.dag\nSUBDAG EXTERNAL v x.dag\n",
+    );
     let history = run.open().with_nested(0);
     let names: Vec<_> = (0..history.plan.len())
         .map(|task| history.plan.text_name(task as TaskNumber))

@@ -37,16 +37,31 @@ jobDependencies:
 #[test]
 fn the_tasks_of_a_sub_workflow_are_in_the_report() {
     let place = Place::new();
-    place.write("outer.yml", &OUTER.replace("@TOP@", &place.path().display().to_string()));
+    place.write(
+        "outer.yml",
+        &OUTER.replace("@TOP@", &place.path().display().to_string()),
+    );
     place.write("inner.yml", INNER);
     place
         .run(["run", "-q", "-Dpegasus.subworkflow=nested", "outer.yml"])
         .code(1);
     place
-        .run(["report", "-q", "-o", "r.html", "--trace", "t.json", "pmc-runs/outer"])
+        .run([
+            "report",
+            "-q",
+            "-o",
+            "r.html",
+            "--trace",
+            "t.json",
+            "--ro-crate",
+            "crate",
+            "pmc-runs/outer",
+        ])
         .code(0);
     let page = place.read("r.html");
-    let (_, data) = page.split_once(r#"<script type="application/json" id="data">"#).expect("data");
+    let (_, data) = page
+        .split_once(r#"<script type="application/json" id="data">"#)
+        .expect("data");
     let (data, _) = data.split_once("</script>").expect("its end");
     let data: Value = serde_json::from_str(data).expect("JSON");
     let inner = |name: &str| name.contains("S/");
@@ -59,12 +74,29 @@ fn the_tasks_of_a_sub_workflow_are_in_the_report() {
     for task in ["before_A", "good_G", "bad_B"] {
         assert!(bars.iter().any(|name| name.ends_with(task)), "{task}: {bars:?}");
     }
-    assert!(bars.iter().any(|name| inner(name) && name.ends_with("bad_B")), "{bars:?}");
-    assert!(!bars.iter().any(|name| name.ends_with("_S")), "it takes no slot: {bars:?}");
+    assert!(
+        bars.iter().any(|name| inner(name) && name.ends_with("bad_B")),
+        "{bars:?}"
+    );
+    assert!(
+        !bars.iter().any(|name| name.ends_with("_S")),
+        "it takes no slot: {bars:?}"
+    );
     assert_eq!(data["verdict"]["text"], "failed");
-    assert!(data["blocked"].as_u64().is_some_and(|count| count >= 1), "{}", data["blocked"]);
+    assert!(
+        data["blocked"].as_u64().is_some_and(|count| count >= 1),
+        "{}",
+        data["blocked"]
+    );
     let failures = data["failures"].to_string();
     assert!(failures.contains("/bad_B"), "{failures}");
     let trace = place.read("t.json");
     assert!(trace.contains("/good_G\""), "{trace}");
+    let provenance = place.read("crate/ro-crate-metadata.json");
+    for task in ["before_A", "S/good_G", "S/bad_B"] {
+        assert!(
+            provenance.contains(&format!("{task}-0\"")),
+            "{task}: {provenance}"
+        );
+    }
 }

@@ -39,8 +39,8 @@ fn failed(history: &History, most: usize, seen: &mut Seen) -> Vec<Failed> {
     begun.take(most).collect()
 }
 
-/// Returns failed sub-workflows at any depth, at most `most` of each workflow. Their tasks are named
-/// `SUB-WORKFLOW/TASK`.
+/// Returns failed sub-workflows at any depth, the outer ones first, at most `most` of each workflow. Each is
+/// named like its tasks in the history of the whole run.
 pub fn all(history: &History, most: usize) -> Vec<Failed> {
     let mut seen = Seen::default();
     let mut found = failed(history, most, &mut seen);
@@ -100,11 +100,12 @@ fn values_below(history: &History, count: usize, depth: usize, seen: &mut Seen) 
     if depth > MAX_DEPTH {
         return Vec::new();
     }
+    let failed = failed(history, count, seen);
     let value = |nested: Failed| {
         let mut value = json::value(&nested.history, &nested.diagnosis);
         value["task"] = nested.task.into();
         value["sub_workflows"] = values_below(&nested.history, count, depth + 1, seen).into();
         value
     };
-    failed(history, count, seen).into_iter().map(value).collect()
+    failed.into_iter().map(value).collect()
 }

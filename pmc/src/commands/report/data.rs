@@ -32,7 +32,9 @@ impl Verdict {
     pub fn of(history: &History) -> Self {
         let diagnosis = diagnose(history);
         let nested = nested::all(history, MAX_CAUSES);
-        let inner = nested.iter().map(|failed| (failed.task.as_str(), &failed.history, &failed.diagnosis));
+        let inner = nested
+            .iter()
+            .map(|failed| (failed.task.as_str(), &failed.history, &failed.diagnosis));
         let all = std::iter::once(("", history, &diagnosis)).chain(inner);
         let values = all.clone().flat_map(|(around, history, diagnosis)| {
             let causes = diagnosis.causes.iter();
@@ -41,7 +43,9 @@ impl Verdict {
         Self {
             text: verdict_text(history, &diagnosis),
             causes: values.take(MAX_CAUSES).collect(),
-            blocked: all.flat_map(|(_, _, diagnosis)| diagnosis.never_ran.values()).sum(),
+            blocked: all
+                .flat_map(|(_, _, diagnosis)| diagnosis.never_ran.values())
+                .sum(),
             diagnosis,
         }
     }
@@ -49,7 +53,7 @@ impl Verdict {
 
 /// Returns all data of the page. The history has the tasks of sub-workflows, too.
 pub fn value(history: &History, timeline: &Timeline, verdict: &Verdict, now: Micros) -> Value {
-        let all = history.all();
+    let all = history.all();
     let hosts = history.use_of_hosts(now);
     let (bars, cells) = picture(history, &timeline.picture);
     let ended = history.attempts.iter().filter(|attempt| attempt.end != NEVER);
@@ -177,7 +181,9 @@ fn cells(row: &[Cell]) -> Value {
 fn cause_value(history: &History, cause: &Cause, around: &str) -> Value {
     let mut tasks = cause.task_names(history, MAX_NAMED);
     if !around.is_empty() {
-        tasks.iter_mut().for_each(|task| *task = format!("{around}/{task}"));
+        tasks
+            .iter_mut()
+            .for_each(|task| *task = format!("{around}/{task}"));
     }
     let mut hosts: Vec<(&String, &usize)> = cause.hosts.iter().collect();
     hosts.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), name.as_str()));

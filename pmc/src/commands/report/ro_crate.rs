@@ -79,6 +79,8 @@ pub fn write(history: &History, dir: &Path) -> Result<(), Failure> {
 /// A crate whose files are copied.
 struct Crate<'a> {
     history: &'a History,
+    /// Its sub-workflows, each with what the names of its tasks begin with.
+    nested: Vec<(String, History)>,
     workflow: &'a Workflow,
     /// The workflow file.
     main: DataFile,
@@ -100,6 +102,7 @@ impl<'a> Crate<'a> {
         };
         Ok(Self {
             history,
+            nested: history.all_nested(),
             workflow,
             main,
             files: Files::copy(submit, workflow, dir, user)?,
@@ -127,55 +130,58 @@ impl<'a> Crate<'a> {
             graph.add(&entities::intermediate(lfn, id))?;
         }
         graph.add(&run.action(&self.files))?;
-        let mut actions = vec![run.id()];
-        let mut users = BTreeSet::from([run.user.clone()]);
-        self.executions(&mut graph, &mut actions, &mut users)?;
-        for user in users {
-            graph.add(&entities::person(&user))?;
+        let mut named = Named {
+            actions: vec![run.id()],
+            users: BTreeSet::from([run.user.clone()]),
+            programs: BTreeMap::new(),
+        };
+        self.executions(&mut graph, &mut named, "", self.history)?;
+        for (around, run) in &self.nested {
+            self.executions(&mut graph, &mut named, around, run)?;
         }
-        graph.add(&run.root(&self.files, &actions))?;
+        for (id, name) in &named.programs {
+            graph.add(&entities::program(id, name))?;
+        }
+        for user in &named.users {
+            graph.add(&entities::person(user))?;
+        }
+        graph.add(&run.root(&self.files, &named.actions))?;
         graph.finish()
     }
 
-    /// Adds the executions of programs, and the programs. Collects executions and users.
+    /// Adds the executions of programs in the run, or in a sub-workflow whose tasks have names that begin with
+    /// `around`. The workflow has the jobs of the run only; those of a sub-workflow can have the same names.
     fn executions(
         &self,
         graph: &mut Graph<impl Write>,
-        actions: &mut Vec<String>,
-        users: &mut BTreeSet<String>,
+        named: &mut Named,
+        around: &str,
+        history: &History,
     ) -> io::Result<()> {
-        let jobs: BTreeMap<&str, usize> = self
-            .workflow
-            .jobs
-            .iter()
-            .enumerate()
-            .map(|(number, job)| (job.id.as_str(), number))
-            .collect();
-        let mut programs = BTreeMap::new();
-        let mut place = TaskOutput::new(&self.history.dir.dir);
-        let plan = &self.history.plan;
+        let jobs = self.workflow.jobs.iter().filter(|_| around.is_empty());
+        let jobs: BTreeMap<&str, &[FileUse]> = jobs.map(|job| (job.id.as_str(), &job.uses[..])).collect();
+        let mut place = TaskOutput::new(&history.dir.dir);
+        let plan = &history.plan;
         for task in (0..).take(plan.len()) {
             if plan.class(task).kind != Kind::Compute {
                 continue;
             }
             let name = plan.text_name(task);
             let (_, output, _) = read_output(&mut place, &name, false);
+            let name = encode(&format!("{around}{name}"));
             for (number, record) in JobOutput::read(&output).invocations.iter().enumerate() {
-                let job = record.derivation.as_deref().and_then(|id| jobs.get(id));
-                let uses = job.map(|number| &self.workflow.jobs[*number].uses[..]);
-                let id = format!("#execution-{}-{number}", encode(&name));
+                let job = record.derivation.as_deref();
+                let uses = job.and_then(|id| jobs.get(id)).copied();
+                let id = format!("#execution-{name}-{number}");
                 let program = entities::program_id(record);
                 let objects = self.ids(uses, |link| link.reads());
                 let results = self.ids(uses, |link| link.writes());
                 graph.add(&entities::execution(&id, record, &program, (objects, results)))?;
-                let known = programs.entry(program);
+                let known = named.programs.entry(program);
                 known.or_insert_with(|| record.transformation.clone().unwrap_or_default());
-                actions.push(id);
-                users.extend(record.user.clone());
+                named.actions.push(id);
+                named.users.extend(record.user.clone());
             }
-        }
-        for (id, name) in programs {
-            graph.add(&entities::program(&id, &name))?;
         }
         Ok(())
     }
@@ -188,6 +194,15 @@ impl<'a> Crate<'a> {
             .map(|usage| self.workflow.files.name(usage.file));
         entities::references(names.filter_map(|name| self.files.id(name)))
     }
+}
+
+/// What the entities of a crate name, and others say more of.
+struct Named {
+    /// Executions of the workflow and of programs.
+    actions: Vec<String>,
+    users: BTreeSet<String>,
+    /// Names of programs, by their identifiers.
+    programs: BTreeMap<String, String>,
 }
 
 /// Writes entities one by one: a run may have millions.
