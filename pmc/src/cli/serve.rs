@@ -21,7 +21,7 @@ Exit codes:
 const ADD_EXIT: &str = "\
 Exit codes:
   0    the run has accepted the tasks
-  2    the command line or a line of standard input is wrong, or DIR is not the directory of a run
+  2    the command line or a line of standard input is wrong, or RUN is not the directory of a run
   4    the run does not go on, cannot be asked from here, or refuses";
 
 /// Exit codes of `pmc wait`.
@@ -29,7 +29,7 @@ const WAIT_EXIT: &str = "\
 Exit codes:
   0    the tasks are done
   1    some of them have failed or will not run
-  2    the command line is wrong, or DIR is not the directory of a run
+  2    the command line is wrong, or RUN is not the directory of a run
   4    the run does not go on, or it ended before the tasks did";
 
 /// `pmc serve`.
@@ -64,12 +64,13 @@ pub struct Serve {
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = ADD_EXIT,
-    override_usage = "pmc add [OPTIONS] DIR -- COMMAND...\n       pmc add DIR < TASKS"
+    override_usage = "pmc add [OPTIONS] [RUN] -- COMMAND...\n       pmc add [RUN] < TASKS"
 )]
 pub struct Add {
-    /// Directory of a run that `pmc serve` has started
-    #[arg(value_name = "DIR")]
-    pub dir: PathBuf,
+    /// Directory of a run that `pmc serve` has started [default: the working directory if it is one, else the
+    /// latest run below pmc-runs]
+    #[arg(value_name = "RUN")]
+    pub run: Option<PathBuf>,
     /// Command for the shell. Without one, standard input has a JSON object in each line: see pmc-json
     #[arg(value_name = "COMMAND", last = true, allow_hyphen_values = true)]
     pub command: Vec<String>,
@@ -107,15 +108,13 @@ pub struct Add {
 
 /// `pmc wait`.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = WAIT_EXIT)]
+#[command(after_help = WAIT_EXIT, override_usage = "pmc wait [OPTIONS] [ID]... [RUN]")]
 pub struct Wait {
-    /// Directory of a run that `pmc serve` has started
-    #[arg(value_name = "DIR")]
-    pub dir: PathBuf,
-    /// Tasks to wait for [default: until all have ended]
+    /// Tasks to wait for [default: until all have ended], and last the directory of a run that `pmc serve` has
+    /// started [default: the working directory if it is one, else the latest run below pmc-runs]
     #[arg(value_name = "ID")]
-    pub tasks: Vec<String>,
+    pub words: Vec<String>,
     /// Print the ends of all tasks from the start of the run on, until the run ends
-    #[arg(long, conflicts_with = "tasks")]
+    #[arg(long)]
     pub follow: bool,
 }

@@ -61,11 +61,11 @@ impl Default for Command {
 
 /// Hands tasks to a run. Returns the exit code.
 pub fn add(arguments: &cli::Add) -> Result<u8, Failure> {
-    let run = layout::find_run(&arguments.dir)?;
+    let run = layout::find_run(&layout::given_or_latest(arguments.run.as_deref(), true))?;
     let reads_input = arguments.command.is_empty();
     if reads_input && io::stdin().is_terminal() {
         let error = anyhow!("there is no command, and standard input is a terminal");
-        return Err(Failure::new(exit::USAGE, error).hint("pmc add DIR -- COMMAND"));
+        return Err(Failure::new(exit::USAGE, error).hint("pmc add RUN -- COMMAND"));
     }
     if let Some(place) = reach::elsewhere(&run.dag) {
         return reach::run_there(&place, reads_input);

@@ -18,17 +18,23 @@ const MAX_ASKED: usize = 400;
 
 /// Prints the ends of tasks. Returns the exit code.
 pub fn wait(arguments: &cli::Wait) -> Result<u8, Failure> {
-    let run = layout::find_run(&arguments.dir)?;
+    let (tasks, dir) = layout::tasks_and_run(arguments.words.clone());
+    if arguments.follow && !tasks.is_empty() {
+        let error = anyhow!("--follow is for all tasks, so that none can be named");
+        return Err(Failure::new(exit::USAGE, error));
+    }
+    let dir = layout::given_or_latest(dir.as_deref(), true);
+    let run = layout::find_run(&dir)?;
     if let Some(place) = reach::elsewhere(&run.dag) {
         return reach::run_there(&place, false);
     }
     let mut waiting = Waiting {
         tool: Tool::connect(&run.dag).or_code(exit::NOT_RUN)?,
-        named: (!arguments.tasks.is_empty()).then(|| arguments.tasks.iter().cloned().collect()),
+        named: (!tasks.is_empty()).then(|| tasks.iter().cloned().collect()),
         all_done: true,
     };
     let mut state = match (&waiting.named, arguments.follow) {
-        (Some(_), _) => waiting.ended(&arguments.tasks)?,
+        (Some(_), _) => waiting.ended(&tasks)?,
         (None, true) => Ends {
             left: 1,
             ..Ends::default()
@@ -46,7 +52,7 @@ pub fn wait(arguments: &cli::Wait) -> Result<u8, Failure> {
         if state.is_over {
             let left = waiting.named.map_or(state.left, |named| named.len() as u64);
             let error = anyhow!("the run ends, and {left} of the tasks have not run");
-            let hint = format!("`pmc serve {}` goes on with them", arguments.dir.display());
+            let hint = format!("`pmc serve {}` goes on with them", dir.display());
             return Err(Failure::new(exit::NOT_RUN, error).hint(hint));
         }
         let from = Some(state.next);

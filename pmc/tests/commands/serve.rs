@@ -62,9 +62,18 @@ fn tasks_are_added_while_a_run_goes_on() {
     let mut child = serve(&place, &["--host-cpus", "2"]);
     let first = place.run(["add", "run", "--label", "first", "--", "echo one > made; pwd"]);
     assert_eq!(first.code(0).stdout(), "first\n");
-    let finished = place.run(["wait", "run", "first"]);
+    let finished = place.run(["wait", "first", "run"]);
+    // In its directory, the run need not be named.
+    let within = place
+        .pmc(["wait", "first"])
+        .current_dir(place.path().join("run"))
+        .output()
+        .unwrap();
+    assert!(within.status.success(), "{within:?}");
     let reported = ends(finished.code(0));
-    let [end] = &reported[..] else { panic!("{reported:?}") };
+    let [end] = &reported[..] else {
+        panic!("{reported:?}")
+    };
     assert!(
         end["seconds"].as_f64().is_some_and(|seconds| seconds < 60.0),
         "{end}"
@@ -166,6 +175,7 @@ fn wrong_tasks_are_refused_and_the_run_goes_on() {
         refused.stderr()
     );
     place.run(["wait", "run", "2"]).code(4);
+    place.run(["wait", "run", "2", "--follow"]).code(2);
     // A second run of the directory would run the tasks twice.
     place.run(["serve", "run", "--idle-limit", "1"]).code(4);
     place.run(["serve", "run", "--stop"]).code(0);
