@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Error, anyhow};
 
 /// Bytes at the end of DAGMan's log in which its last table is.
-const TAIL: u64 = 1 << 16;
+const TABLE_SIZE: u64 = 1 << 16;
 
 /// Returns why a view shows nothing of the run in a submit directory.
 pub fn refusal(dir: &Path, dag: &Path) -> Error {
@@ -30,9 +30,10 @@ pub fn refusal(dir: &Path, dag: &Path) -> Error {
 fn tail(path: &Path) -> Option<String> {
     let mut file: File = pmc_files::open(path).ok()?;
     let length = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).ok()?;
+    file.seek(SeekFrom::Start(length.saturating_sub(TABLE_SIZE)))
+        .ok()?;
     let mut bytes = Vec::new();
-    file.take(TAIL).read_to_end(&mut bytes).ok()?;
+    file.take(TABLE_SIZE).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
-use pmc_batch::ask::{PATIENCE, output};
+use pmc_batch::ask::{ANSWER_TIMEOUT, output};
 use pmc_batch::launch::srun;
 use pmc_batch::status::{BatchHost, batch_host, batch_host_query};
 use pmc_batch::{BatchJob, Scheduler};
@@ -143,7 +143,7 @@ impl Succession {
         let words = batch_host_query(&self.job);
         let thread = std::thread::Builder::new().name("batch".to_owned());
         let asked = thread.spawn(move || {
-            let printed = output(&words, PATIENCE);
+            let printed = output(&words, ANSWER_TIMEOUT);
             let _ = sender.send(printed.ok().and_then(|printed| batch_host(&printed)));
         });
         asked.is_ok().then_some(receiver)

@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use pmc_batch::ask::{PATIENCE, ask, output};
+use pmc_batch::ask::{ANSWER_TIMEOUT, ask, output};
 use pmc_batch::drain::{draining, node_states_query};
 use pmc_batch::{BatchJob, Scheduler};
 use pmc_files::Owner;
@@ -146,7 +146,7 @@ impl Questions {
             .as_ref()
             .filter(|_| self.ask_at.is_some_and(|at| at <= now))
         {
-            let pause = match ask(job, PATIENCE) {
+            let pause = match ask(job, ANSWER_TIMEOUT) {
                 Ok(status) => {
                     news.time_left = status.time_left.map(|left| (now, left));
                     news.draining = draining_nodes(job, &status.nodes);
@@ -182,7 +182,7 @@ fn draining_nodes(job: &BatchJob, nodes: &[String]) -> Vec<String> {
     if job.scheduler != Scheduler::Slurm || nodes.is_empty() {
         return Vec::new();
     }
-    let printed = output(&node_states_query(nodes), PATIENCE);
+    let printed = output(&node_states_query(nodes), ANSWER_TIMEOUT);
     printed.map_or_else(|_| Vec::new(), |printed| draining(&printed))
 }
 

@@ -15,7 +15,7 @@ const SCHEME: &str = "mailto:";
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long `sendmail` may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const SENDMAIL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often it is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -125,7 +125,7 @@ impl Letter {
         let status = loop {
             match child.try_wait()? {
                 Some(status) => break status,
-                None if begun.elapsed() >= PATIENCE => {
+                None if begun.elapsed() >= SENDMAIL_TIMEOUT => {
                     child.kill()?;
                     break child.wait()?;
                 }

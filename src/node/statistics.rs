@@ -11,7 +11,7 @@ use pmc_system::clock;
 use rustix::fs::FlockOperation;
 
 /// Permissions of the file, before the umask.
-const MODE: u32 = 0o644;
+const FILE_MODE: u32 = 0o644;
 
 /// Maximum time that a line waits for those of other hosts.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
@@ -31,7 +31,7 @@ pub(crate) fn append(dag: &Path, record: &FileRecord) {
 
 fn write(path: &Path, record: &FileRecord) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND;
-    let mut file = pmc_files::open_for_writing(path, flags, MODE)?;
+    let mut file = pmc_files::open_for_writing(path, flags, FILE_MODE)?;
     lock(&file);
     file.write_all(record.line().as_bytes())
 }

@@ -9,7 +9,7 @@ use crate::job::BatchJob;
 use crate::status::{self, JobStatus};
 
 /// Maximum time of an answer.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum bytes of an answer that are read.
 const MAX_ANSWER: u64 = 1 << 20;
@@ -125,10 +125,14 @@ mod tests {
 
     #[test]
     fn an_answer_is_what_is_printed() {
-        assert_eq!(run("echo a; echo b >&2", PATIENCE).unwrap(), "a\n");
-        let error = run("echo first >&2; echo 'slurm: down\u{7}' >&2; exit 3", PATIENCE).unwrap_err();
+        assert_eq!(run("echo a; echo b >&2", ANSWER_TIMEOUT).unwrap(), "a\n");
+        let error = run(
+            "echo first >&2; echo 'slurm: down\u{7}' >&2; exit 3",
+            ANSWER_TIMEOUT,
+        )
+        .unwrap_err();
         assert_eq!(error.to_string(), "/bin/sh failed: slurm: down");
-        let missing = output(&["/nowhere/squeue".to_owned()], PATIENCE).unwrap_err();
+        let missing = output(&["/nowhere/squeue".to_owned()], ANSWER_TIMEOUT).unwrap_err();
         assert!(missing.to_string().starts_with("/nowhere/squeue cannot be run: "));
     }
 

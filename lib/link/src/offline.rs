@@ -8,7 +8,7 @@ use crate::command::{self, Commands, Gang};
 use crate::member::framed;
 
 /// Bytes of an answer that nobody has read yet, at most.
-const BUFFER: usize = 1 << 20;
+const PIPE_SIZE: usize = 1 << 20;
 
 /// Serves one who wants to run a command of a gang, says these bytes, and then nothing more. Returns how the
 /// connection ended, and the answer.
@@ -24,7 +24,7 @@ pub fn serve_bytes(
         .enable_io()
         .enable_time()
         .build()?;
-    let (caller, server) = tokio::io::duplex(BUFFER);
+    let (caller, server) = tokio::io::duplex(PIPE_SIZE);
     let (mut from_server, mut to_server) = tokio::io::split(caller);
     let served = async {
         let framed = framed(server);

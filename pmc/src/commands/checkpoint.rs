@@ -26,7 +26,7 @@ const NO: u8 = 1;
 const CHUNK: usize = 1 << 20;
 
 /// Permissions of files that are made, before the umask.
-const MODE: u32 = 0o666;
+const FILE_MODE: u32 = 0o666;
 
 /// Does what was asked. Returns the exit code.
 pub fn checkpoint(arguments: &Checkpoint) -> Result<u8, Failure> {
@@ -132,7 +132,7 @@ fn get(prefix: &str, path: Option<&Path>) -> Result<u8, Failure> {
         }
         Some(path) => Destination::new(path).and_then(|destination| {
             // An old file stays as it is until the new one is whole.
-            let new = destination.replacement(".checkpoint-", MODE)?;
+            let new = destination.replacement(".checkpoint-", FILE_MODE)?;
             file.copy_to(&mut new.file())?;
             new.publish()
         }),

@@ -63,7 +63,10 @@ pub fn report(arguments: &cli::Report) -> Result<u8, Failure> {
     }
     if !arguments.quiet {
         let others = [&arguments.trace, &arguments.ro_crate, &arguments.wfformat];
-        for path in output.into_iter().chain(others.into_iter().flatten().map(PathBuf::as_path)) {
+        for path in output
+            .into_iter()
+            .chain(others.into_iter().flatten().map(PathBuf::as_path))
+        {
             print(&format!("{}\n", path.display()));
         }
     }

@@ -79,7 +79,12 @@ impl Subject {
         let dir = layout::given_or_latest(arguments.dir.as_deref(), arguments.json);
         let history = History::open(layout::find_run(&dir)?).or_code(exit::NOT_RUN)?;
         let mut guessed = 0;
-        let workload = workload(&history, &arguments.times, (0, &mut Seen::default()), &mut guessed)?;
+        let workload = workload(
+            &history,
+            &arguments.times,
+            (0, &mut Seen::default()),
+            &mut guessed,
+        )?;
         let capacities = history.hosts.all().iter().map(|host| host.capacity);
         let largest = capacities
             .filter(|capacity| capacity.slots > 0)

@@ -24,7 +24,7 @@ const PROPERTY: &str = "pegasus.metrics.textfile";
 const INTERVAL: Duration = Duration::from_secs(15);
 
 /// Access rights of the file: collectors are other users.
-const MODE: u32 = 0o644;
+const FILE_MODE: u32 = 0o644;
 
 /// Writes the file every 15 seconds, and a last time when it is dropped. The file stays.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ fn read(dir: &RunDir, reader: &mut Option<(History, Observer)>) -> io::Result<St
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let destination = Destination::named(path)?;
     let name = destination.name().to_string_lossy().into_owned();
-    let replacement = destination.only_replacement(&format!(".{name}.part"), MODE)?;
+    let replacement = destination.only_replacement(&format!(".{name}.part"), FILE_MODE)?;
     replacement.file().write_all(text.as_bytes())?;
     replacement.publish()
 }

@@ -34,6 +34,7 @@ use crate::cli::{self, OnOverflow, Timestamp};
 use crate::commands::log::Stream;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
+use crate::reach;
 
 /// Maximum tasks at a time.
 const MAX_TASKS: usize = 100;

@@ -18,7 +18,7 @@ use anyhow::{Context as _, anyhow};
 use monitord_compat::batch_jobs::Event;
 use monitord_compat::run_end::EndOfRun;
 use monitord_compat::run_lock;
-use pmc_batch::ask::{PATIENCE, ask};
+use pmc_batch::ask::{ANSWER_TIMEOUT, ask};
 use pmc_batch::status::{JobEnd, JobState, JobStatus};
 use pmc_batch::{BatchJob, nodes};
 use pmc_checkpoint::Store;
@@ -368,13 +368,13 @@ impl Supervisor<'_> {
     /// Refuses to go on if the job before was cancelled, and killed before it could say so.
     fn refuse_after_cancel(&mut self, ledger: &Ledger) -> Option<u8> {
         let job = self.job?;
-        let left = ask(job, PATIENCE)
+        let left = ask(job, ANSWER_TIMEOUT)
             .ok()
             .and_then(|status: JobStatus| status.time_left);
         self.time = left;
         let before = BatchJob::parse(ledger.unended()?)?;
         let is_handed_in = ledger.chain() > 0;
-        let status = ask(&before, PATIENCE).ok()?;
+        let status = ask(&before, ANSWER_TIMEOUT).ok()?;
         if is_handed_in && status.state == JobState::Ended(JobEnd::Cancelled) {
             say(&format!(
                 "The job {} was cancelled: this one does nothing",

@@ -17,7 +17,7 @@ use super::ledger::Ledger;
 use super::say;
 
 /// How long to wait for an answer before the user hears of it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The first pause between two tries; each is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
@@ -73,7 +73,7 @@ impl HandIn {
             Err(RecvTimeoutError::Disconnected) => "there is no thread that hands it in".to_owned(),
             Err(RecvTimeoutError::Timeout) => {
                 // It may still come: a second one would be one too many.
-                if self.since.elapsed() >= PATIENCE {
+                if self.since.elapsed() >= ANSWER_TIMEOUT {
                     self.say_once(chain, "the batch system does not answer");
                 }
                 return false;
