@@ -372,18 +372,21 @@ fn a_sub_workflow_that_runs_takes_no_slot() {
 
 #[test]
 fn a_directory_belongs_to_one_sub_workflow() {
-    let run = TestRun::new("SUBDAG EXTERNAL s sub/x.dag\nSUBDAG EXTERNAL t sub/x.dag\n");
+    let run = TestRun::new("TASK a w\nSUBDAG EXTERNAL s sub/x.dag\nSUBDAG EXTERNAL t sub/x.dag\n");
     fs::create_dir(run.dir.path().join("sub")).unwrap();
     // Each names the other one and itself.
     run.append(
         "sub/x.dag",
-        "SUBDAG EXTERNAL u ../w.dag\nSUBDAG EXTERNAL v x.dag\n",
+        "TASK b w\nSUBDAG EXTERNAL u ../w.dag\nSUBDAG EXTERNAL v x.dag\n",
     );
     let history = run.open().with_nested(0);
     let names: Vec<_> = (0..history.plan.len())
         .map(|task| history.plan.text_name(task as TaskNumber))
         .collect();
-    assert_eq!(names, ["s", "t", "s/u", "s/v", "s/u/s", "s/u/t"]);
+    assert_eq!(
+        names,
+        ["a", "s", "t", "s/b", "s/u", "s/v", "s/u/a", "s/u/s", "s/u/t"]
+    );
 }
 
 #[test]
