@@ -199,7 +199,7 @@ impl<'a> Object<'a> {
                 request.body = &content;
                 request
             })?;
-            let tag = answer.header("etag").map(|tag| quick_xml::escape::escape(tag));
+            let tag = answer.header("etag").map(quick_xml::escape::escape);
             let tag = tag.ok_or_else(|| strange("the store gives a part no tag"))?;
             list.push_str(&format!(
                 "<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>"
