@@ -57,19 +57,28 @@ fn states(finished: &Finished) -> Vec<String> {
 }
 
 #[test]
+fn in_its_directory_a_run_need_not_be_named() {
+    let place = Place::new();
+    let mut child = serve(&place, &[]);
+    for words in [&["add", "--", "echo one"][..], &["wait", "1"]] {
+        let within = place
+            .pmc(words)
+            .current_dir(place.path().join("run"))
+            .output()
+            .unwrap();
+        assert!(within.status.success(), "{within:?}");
+    }
+    place.run(["serve", "run", "--stop"]).code(0);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn tasks_are_added_while_a_run_goes_on() {
     let place = Place::new();
     let mut child = serve(&place, &["--host-cpus", "2"]);
     let first = place.run(["add", "run", "--label", "first", "--", "echo one > made; pwd"]);
     assert_eq!(first.code(0).stdout(), "first\n");
     let finished = place.run(["wait", "first", "run"]);
-    // In its directory, the run need not be named.
-    let within = place
-        .pmc(["wait", "first"])
-        .current_dir(place.path().join("run"))
-        .output()
-        .unwrap();
-    assert!(within.status.success(), "{within:?}");
     let reported = ends(finished.code(0));
     let [end] = &reported[..] else {
         panic!("{reported:?}")
