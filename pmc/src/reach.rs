@@ -134,7 +134,9 @@ fn batch_state(job: &BatchJob) -> Option<(String, &'static str)> {
     };
     Some((format!("the batch job {}", escape(&job.id)), state))
 }
-/// Returns why a run has not done what it was asked for, from an answer of another kind than the request wants.
+
+/// Returns why a run has not done what it was asked for, from an answer of another kind than the request
+/// wants.
 pub fn refusal(answer: Answer) -> String {
     match answer {
         Answer::NotSupported(reason) | Answer::Refused(reason) => reason,

@@ -34,7 +34,7 @@ fn manual_pages_and_completions_are_current() {
 }
 
 /// Units of one folder that may import each other in a circle, by package and folder, and why.
-const KNOTS: [(&str, &str, &[&str], &str); 12] = [
+const KNOTS: [(&str, &str, &[&str], &str); 11] = [
     (
         "pmc-plan",
         "refine",
@@ -125,12 +125,6 @@ const KNOTS: [(&str, &str, &[&str], &str); 12] = [
         "local",
         &["copy", "tree"],
         "a directory is copied file by file",
-    ),
-    (
-        "pegasus-transfer",
-        "remote",
-        &["objects", "s3"],
-        "object stores, one of which describes its failures itself",
     ),
     (
         "testutils",

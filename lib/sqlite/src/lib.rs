@@ -1,7 +1,7 @@
 //! Opens SQLite databases that may be the work of another user.
 //!
-//! A file of SQLite is more than rows: views and triggers in it run with the queries of each user who opens it,
-//! and a damaged one can have rows without end. SQLite opens a path, and would follow links and wait for
+//! A file of SQLite is more than rows: views and triggers in it run with the queries of each user who opens
+//! it, and a damaged one can have rows without end. SQLite opens a path, and would follow links and wait for
 //! FIFOs.
 
 use std::path::{Path, PathBuf};

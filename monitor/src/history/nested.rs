@@ -48,8 +48,8 @@ impl History {
         Self::open(dir).ok()
     }
 
-    /// Reads the runs of all sub-workflows at any depth, as far as they have begun, the outer ones first. Each
-    /// has the name that its tasks begin with in [`History::with_nested`].
+    /// Reads the runs of all sub-workflows at any depth, as far as they have begun, the outer ones first.
+    /// Each has the name that its tasks begin with in [`History::with_nested`].
     #[must_use]
     pub fn all_nested(&self) -> Vec<(String, Self)> {
         let mut seen = Seen::default();

@@ -39,8 +39,8 @@ impl Hosts {
 }
 
 impl Host {
-    /// Removes a slot that has come for a sub-workflow, from its start to its end; without an end, it is there
-    /// `now`.
+    /// Removes a slot that has come for a sub-workflow, from its start to its end; without an end, it is
+    /// there `now`.
     pub(crate) fn remove_slot(&mut self, start: Micros, end: Option<Micros>, now: Micros) {
         let seconds = end.unwrap_or(now).saturating_sub(start).max(0) as f64 / SECOND as f64;
         self.slot_seconds = (self.slot_seconds - seconds).max(0.0);

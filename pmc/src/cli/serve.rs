@@ -110,8 +110,8 @@ pub struct Add {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = WAIT_EXIT, override_usage = "pmc wait [OPTIONS] [ID]... [RUN]")]
 pub struct Wait {
-    /// Tasks to wait for [default: until all have ended], and last the directory of a run that `pmc serve` has
-    /// started [default: the working directory if it is one, else the latest run below pmc-runs]
+    /// Tasks to wait for [default: until all have ended], and last the directory of a run that `pmc serve`
+    /// has started [default: the working directory if it is one, else the latest run below pmc-runs]
     #[arg(value_name = "ID")]
     pub words: Vec<String>,
     /// Print the ends of all tasks from the start of the run on, until the run ends

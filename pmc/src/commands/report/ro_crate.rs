@@ -149,8 +149,8 @@ impl<'a> Crate<'a> {
         graph.finish()
     }
 
-    /// Adds the executions of programs in the run, or in a sub-workflow whose tasks have names that begin with
-    /// `around`. The workflow has the jobs of the run only; those of a sub-workflow can have the same names.
+    /// Adds the executions of programs in the run, or in a sub-workflow whose tasks have names that begin
+    /// with `around`. The workflow has the jobs of the run only; those of a sub-workflow can have the same names.
     fn executions(
         &self,
         graph: &mut Graph<impl Write>,

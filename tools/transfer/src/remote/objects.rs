@@ -1,6 +1,6 @@
-//! Objects of stores. S3 and Google Cloud Storage take the same requests about an object; only what proves the
-//! right to make them differs. All of them go through [`Client`]: connections, proxies, certificates, timeouts
-//! and cancellation are its own.
+//! Objects of stores. S3 and Google Cloud Storage take the same requests about an object; only what proves
+//! the right to make them differs. All of them go through [`Client`]: connections, proxies, certificates,
+//! timeouts and cancellation are its own.
 
 pub(super) mod answers;
 

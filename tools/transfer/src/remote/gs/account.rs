@@ -1,5 +1,5 @@
-//! Service accounts of Google. Their tokens are texts that they sign themselves (JSON Web Tokens, RFC 7519, with
-//! RS256 of RFC 7518), so that no server is asked for one.
+//! Service accounts of Google. Their tokens are texts that they sign themselves (JSON Web Tokens, RFC 7519,
+//! with RS256 of RFC 7518), so that no server is asked for one.
 
 use std::sync::{Mutex, PoisonError};
 

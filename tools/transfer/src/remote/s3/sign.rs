@@ -19,8 +19,8 @@ pub(super) struct Key {
     pub(super) token: Option<String>,
 }
 
-/// Returns the headers that sign a request to the service `s3` in a region. `body`: what is sent, `None` if it
-/// is not signed. Of the headers of the request, those of Amazon are signed.
+/// Returns the headers that sign a request to the service `s3` in a region. `body`: what is sent, `None` if
+/// it is not signed. Of the headers of the request, those of Amazon are signed.
 pub(super) fn headers(
     key: &Key,
     region: &str,
