@@ -150,7 +150,8 @@ impl<'a> Crate<'a> {
     }
 
     /// Adds the executions of programs in the run, or in a sub-workflow whose tasks have names that begin
-    /// with `around`. The workflow has the jobs of the run only; those of a sub-workflow can have the same names.
+    /// with `around`. The workflow has the jobs of the run only; those of a sub-workflow can have the same
+    /// names.
     fn executions(
         &self,
         graph: &mut Graph<impl Write>,
