@@ -19,7 +19,7 @@ mod views;
 
 pub use attach::{Attach, From, OnOverflow, Timestamp};
 pub use checkpoint::{Checkpoint, CheckpointAction, Message};
-pub use control::{Drain, Kill, Nodes, Ranks, Stack, Submit, Why};
+pub use control::{Drain, Kill, Nodes, Stack, Submit, Why};
 pub use log::Log;
 pub use packed::{PackedOutput, Unpack};
 pub use pegasus::PegasusProgram;

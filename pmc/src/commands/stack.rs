@@ -109,6 +109,16 @@ struct PrintedGroup<'a> {
     reason: Option<&'a str>,
 }
 
+impl<'a> PrintedGroup<'a> {
+    fn of(group: &'a Group) -> Self {
+        Self {
+            holders: &group.holders,
+            frames: group.frames.as_deref().unwrap_or_default(),
+            reason: group.frames.as_ref().err().map(String::as_str),
+        }
+    }
+}
+
 impl Stacks {
     fn of(found: Vec<Found>, arguments: &cli::Stack) -> Self {
         let (mut hosts, mut notes) = (Vec::new(), Vec::new());
@@ -150,14 +160,9 @@ impl Stacks {
     }
 
     fn json(&self, task: &str) -> String {
-        let group = |group: &'_ Group| PrintedGroup {
-            holders: &group.holders,
-            frames: group.frames.as_deref().unwrap_or_default(),
-            reason: group.frames.as_ref().err().map(String::as_str),
-        };
         let printed = Printed {
             task,
-            stacks: self.groups.iter().map(group).collect(),
+            stacks: self.groups.iter().map(PrintedGroup::of).collect(),
             missing: &self.notes,
         };
         json_text(&printed)
