@@ -234,9 +234,10 @@ impl Master {
             (Kept::Slipped, Some(kept)) => kept.slips + 1,
             _ => 0,
         };
-        let Some((parts, until)) = self.earliest_parts(shape) else {
+        let Some(parts) = self.earliest_parts(shape) else {
             return false;
         };
+        let until = self.free_at(&parts);
         let is_new = self
             .gangs
             .reservation
@@ -256,9 +257,9 @@ impl Master {
         true
     }
 
-    /// Returns the parts on which the first gang of a shape fits earliest, and when it does, if that is known.
-    /// `None` if the hosts that are there do not suffice.
-    fn earliest_parts(&self, shape: ShapeId) -> Option<(Vec<(u32, PartRequest)>, Option<Duration>)> {
+    /// Returns the parts on which the first gang of a shape fits earliest, by host. `None` if the hosts that are
+    /// there do not suffice.
+    fn earliest_parts(&self, shape: ShapeId) -> Option<Vec<(u32, PartRequest)>> {
         let kind = self.queue.shape(shape);
         let (gang, request) = (self.gangs.kind(kind.gang?), kind.request);
         let all = self.candidates(gang, request, self.queue.avoided_by(shape), None);
@@ -289,12 +290,16 @@ impl Master {
             // Hosts of different sizes: whichever suffice.
             spread(gang.layout, &all, self.most_gang_hosts())
         })?;
-        let parts: Vec<(u32, PartRequest)> = parts
+        let chosen = parts
             .iter()
-            .map(|chosen| (chosen.host, part(chosen.host, chosen.fit)))
-            .collect();
-        let last = parts.iter().map(|(host, part)| self.moment(*host, part)).max()?;
-        Some((parts, Some(last).filter(|last| *last < Duration::MAX)))
+            .map(|chosen| (chosen.host, part(chosen.host, chosen.fit)));
+        Some(chosen.collect())
+    }
+
+    /// When all of these parts are expected to be free, if that is known.
+    fn free_at(&self, parts: &[(u32, PartRequest)]) -> Option<Duration> {
+        let last = parts.iter().map(|(host, part)| self.moment(*host, part)).max();
+        last.filter(|last| *last < Duration::MAX)
     }
 
     /// True if a gang can still start on these parts.

@@ -126,8 +126,8 @@ impl Outbox for Decided {
     fn record(&mut self, _: Record<'_>) {}
 }
 
-/// Lets the scheduler run the jobs. Tasks know how long they take, but for a fifth.
-fn with_reservations(jobs: &[Job], random: &mut Random) -> Vec<Ran> {
+/// A run of the jobs that begins. Tasks know how long they take, but for a fifth.
+fn begin(jobs: &[Job], random: &mut Random, decided: &mut Decided) -> Master {
     let mut text = String::new();
     for (number, job) in jobs.iter().enumerate() {
         let said = job.seconds + random.below(1 + job.seconds / 5);
@@ -146,7 +146,6 @@ fn with_reservations(jobs: &[Job], random: &mut Random) -> Vec<Ran> {
     let ranks = HOSTS as u32 * CPUS;
     let mut master =
         Master::new(Arc::clone(&dag), DoneSet::new(), Workers::Fixed(ranks), config).with_gangs_over_hosts();
-    let mut decided = Decided::default();
     for rank in 0..ranks {
         let registration = Registration {
             host: format!("h{:02}", rank / CPUS),
@@ -158,10 +157,17 @@ fn with_reservations(jobs: &[Job], random: &mut Random) -> Vec<Ran> {
             away: false,
         };
         master
-            .handle(Event::Registered(Rank(rank + 1), registration), &mut decided)
+            .handle(Event::Registered(Rank(rank + 1), registration), decided)
             .unwrap();
     }
-    master.start(&mut decided).unwrap();
+    master.start(decided).unwrap();
+    master
+}
+
+/// Lets the scheduler run the jobs.
+fn with_reservations(jobs: &[Job], random: &mut Random) -> Vec<Ran> {
+    let mut decided = Decided::default();
+    let mut master = begin(jobs, random, &mut decided);
     let mut ran = Vec::new();
     let mut running: BinaryHeap<Reverse<(u64, Rank, SubmitId)>> = BinaryHeap::new();
     let mut now = 0;
