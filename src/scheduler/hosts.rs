@@ -1,11 +1,11 @@
 //! Hosts, their free resources, and an index that finds a host for a request.
 //!
-//! Numbers of free CPUs are grouped into levels: see [`Levels`](crate::scheduler::levels::Levels). A search and
-//! an update cost the logarithm of the number of hosts and levels (`index`). Once a host is *away*, those that
-//! are not have levels of their own, too.
+//! Numbers of free CPUs are grouped into levels: see [`Levels`](crate::scheduler::levels::Levels). A search
+//! and an update cost the logarithm of the number of hosts and levels (`index`). Once a host is *away*, those
+//! that are not have levels of their own, too.
 //!
-//! What is reserved for a gang is not in the first index; hosts with a reserved part are in a second one, with
-//! all that is free there (`parts`). What is looked for where is in `search`.
+//! What is reserved for a gang is not in the first index; hosts with a reserved part are in a second one,
+//! with all that is free there (`parts`). What is looked for where is in `search`.
 
 mod index;
 mod parts;
@@ -174,8 +174,8 @@ impl Hosts {
         self.placement = Placement::Pack;
     }
 
-    /// Adds numbers of CPUs that tasks request. Linear in the hosts if there is a new one that needs a level of
-    /// its own.
+    /// Adds numbers of CPUs that tasks request. Linear in the hosts if there is a new one that needs a level
+    /// of its own.
     pub(crate) fn grow(&mut self, requests: &[u32]) {
         if self.scale.learn(requests) {
             self.set_levels(0);

@@ -52,9 +52,9 @@ pub struct Spawn<'a> {
     pub die_with_parent: bool,
     /// True asks for [`Child::descriptor`].
     pub descriptor: bool,
-    /// True stops the process after its `execve`, before the first instruction of its program. The thread that
-    /// starts it is its tracer: it waits for the stop, and lets the process go on. If the system forbids that,
-    /// [`Child::failure`] is `EPERM`.
+    /// True stops the process after its `execve`, before the first instruction of its program. The thread
+    /// that starts it is its tracer: it waits for the stop, and lets the process go on. If the system forbids
+    /// that, [`Child::failure`] is `EPERM`.
     pub stop_at_exec: bool,
 }
 

@@ -1,7 +1,7 @@
 //! How many ranks of the gangs that wait fit on each host.
 //!
-//! So the answer that a gang does not fit looks at no host but those that have changed. Which hosts a gang gets
-//! is chosen in `choice`, once it fits.
+//! So the answer that a gang does not fit looks at no host but those that have changed. Which hosts a gang
+//! gets is chosen in `choice`, once it fits.
 
 use pmc_dag::Layout;
 use rustc_hash::FxHashMap;
@@ -125,8 +125,8 @@ impl Fits {
 }
 
 impl Master {
-    /// True if the first gang of a shape fits. The first question is linear in the hosts, the next ones in those
-    /// that have changed since then.
+    /// True if the first gang of a shape fits. The first question is linear in the hosts, the next ones in
+    /// those that have changed since then.
     pub(super) fn fits(&mut self, shape: ShapeId, room: Room) -> bool {
         let changed = self.hosts.take_changed();
         let mut fits = std::mem::take(&mut self.gangs.fits);

@@ -14,7 +14,8 @@
 //! hosts was cut, an attempt that failed was lost.
 //!
 //! Whether a gang fits is known from `fits`, which hosts it gets is decided in `choice`, and what is kept for
-//! one that does not fit in `reservation`. After the death of a master, the next one puts the parts together again (`adoption`).
+//! one that does not fit in `reservation`. After the death of a master, the next one puts the parts together
+//! again (`adoption`).
 
 mod adoption;
 mod choice;

@@ -213,8 +213,8 @@ impl Master {
         }
     }
 
-    /// Reserves the parts on which the first gang of a shape fits earliest. Returns false if the hosts that are
-    /// there do not suffice. Linear in the hosts, unless the parts that are reserved for it may stay.
+    /// Reserves the parts on which the first gang of a shape fits earliest. Returns false if the hosts that
+    /// are there do not suffice. Linear in the hosts, unless the parts that are reserved for it may stay.
     fn reserve(&mut self, shape: ShapeId) -> bool {
         let Some(task) = self.queue.first(shape) else {
             return false;
@@ -257,8 +257,8 @@ impl Master {
         true
     }
 
-    /// Returns the parts on which the first gang of a shape fits earliest, by host. `None` if the hosts that are
-    /// there do not suffice.
+    /// Returns the parts on which the first gang of a shape fits earliest, by host. `None` if the hosts that
+    /// are there do not suffice.
     fn earliest_parts(&self, shape: ShapeId) -> Option<Vec<(u32, PartRequest)>> {
         let kind = self.queue.shape(shape);
         let (gang, request) = (self.gangs.kind(kind.gang?), kind.request);

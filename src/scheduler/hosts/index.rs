@@ -49,8 +49,8 @@ impl Scale {
         cpus > self.fine && self.fine < FINE_LEVELS
     }
 
-    /// Makes the levels anew, for hosts with so many CPUs. They are twice as many each time, so that the hosts
-    /// are entered again a few times only.
+    /// Makes the levels anew, for hosts with so many CPUs. They are twice as many each time, so that the
+    /// hosts are entered again a few times only.
     pub(super) fn reach(&mut self, cpus: u32) {
         let wanted = if cpus > self.fine {
             cpus.max(2 * self.fine)

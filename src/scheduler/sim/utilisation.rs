@@ -1,7 +1,7 @@
 //! What reservations cost: mixed loads of small tasks and gangs, in virtual time, beside greedy scheduling.
 //!
-//! Greedy scheduling starts whatever fits, in the order of the queue. It keeps hosts as busy as they can be, and
-//! lets a large gang wait as long as small tasks are left.
+//! Greedy scheduling starts whatever fits, in the order of the queue. It keeps hosts as busy as they can be,
+//! and lets a large gang wait as long as small tasks are left.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -61,8 +61,8 @@ fn jobs(random: &mut Random) -> Vec<Job> {
     (0..500).map(job).collect()
 }
 
-/// Starts whatever fits, in order. Also returns when the last job for one host has begun: until then, there was
-/// always something to start.
+/// Starts whatever fits, in order. Also returns when the last job for one host has begun: until then, there
+/// was always something to start.
 fn greedy(jobs: &[Job]) -> (Vec<Ran>, u64) {
     let mut free = [CPUS; HOSTS];
     let mut waiting: Vec<Job> = jobs.to_vec();

@@ -13,13 +13,14 @@ use crate::{NAME, USAGE};
 
 /// Starts the processes of a parallel program on the hosts of a task, or on this machine
 ///
-/// In a task over several hosts it stands in place of mpirun: without numbers, it starts all ranks of the task.
-/// Outside of one, it starts them on this machine. In place of a program, a load file can name several ones.
+/// In a task over several hosts it stands in place of mpirun: without numbers, it starts all ranks of the
+/// task. Outside of one, it starts them on this machine. In place of a program, a load file can name several
+/// ones.
 #[derive(Debug, Parser)]
 #[command(name = NAME, version, after_help = AFTER)]
 pub struct Options {
     /// Number of all ranks
-    #[arg(short = 'n', long = "ranks", value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RANKS)))]
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RANKS)))]
     ranks: Option<u32>,
     /// Number of hosts; with -n, the ranks are spread over them
     #[arg(short = 'N', long, value_name = "NODES", value_parser = clap::value_parser!(u32).range(1..))]
@@ -74,11 +75,11 @@ pub struct Options {
 const AFTER: &str = "\
 Load files have lines of one of three kinds, with words as in DAG files; # begins a comment:
   yod      [-sz RANKS] [-l HOSTS] PROGRAM ARGUMENTS
-  srun     RANKS PROGRAM ARGUMENTS          RANKS such as 0-3,7 or *; %t is the rank, %o its number in the line
+  srun     RANKS PROGRAM ARGUMENTS     RANKS such as 0-3,7 or *; %t is the rank, %o its number in the line
   mpiexec  -n RANKS PROGRAM ARGUMENTS
 
-Signals: USR1 and USR2 go to all ranks. INT sends them TERM, a second one KILL, and the third ends this program.
-Exit code: that of the rank that has failed first, 128 and the signal that ended it; 4 if nothing was started.";
+Signals: USR1 and USR2 go to all ranks. INT sends them TERM, a second one KILL, the third ends this program.
+Exit code: that of the rank that has failed first, 128 and the signal that ended it; 4 if nothing has run.";
 
 /// How ranks find each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -1,7 +1,7 @@
 //! What front end and proxies say to each other, over the standard streams of the proxy.
 //!
-//! A frame is that of [`pmc_wire::command`]: its length, and a message of `postcard`. A proxy has the version of
-//! its front end on its command line, and says nothing if it is of another one.
+//! A frame is that of [`pmc_wire::command`]: its length, and a message of `postcard`. A proxy has the version
+//! of its front end on its command line, and says nothing if it is of another one.
 //!
 //! Of each output of a rank, and of the input, one frame is on its way at most: the next one is sent when the
 //! other side has taken the last one. So nothing gathers, and a reader that is slow holds up the ranks.

@@ -1,18 +1,19 @@
 //! `pmc-launch`: starts the processes of a parallel program, its *ranks*, on the hosts of a task.
 //!
-//! The *front end* is what a person or a task starts. It starts a *proxy* on each host, by `pmc-rsh`; the proxy
-//! of its own host is a child. Proxies start the ranks ([`proxy`]); what both say to each other is in [`frames`].
+//! The *front end* is what a person or a task starts. It starts a *proxy* on each host, by `pmc-rsh`; the
+//! proxy of its own host is a child. Proxies start the ranks (`proxy`); what both say to each other is in
+//! `frames`.
 //!
 //! ```text
 //! starting ──all proxies are there──> loading ──all ranks stand before their first instruction──> running
-//!     └──────────── failed: all is torn down, nothing has run ───────┘                  └──> ending ──> ended
+//!     └──────────── failed: all is torn down, nothing has run ─────┘                  └──> ending ──> ended
 //! ```
 //!
 //! A rank stops at its `execve` until all others have, too. So no rank runs before all programs are known to
 //! be there, and what cannot be executed is known before anything has run.
 //!
-//! The command line is in [`arguments`], load files in [`loadfile`], which rank runs where in [`world`]. The
-//! protocol by which MPI libraries find each other, PMI-1, is in [`pmi`], without any file or process.
+//! The command line is in `arguments`, load files in `loadfile`, which rank runs where in `world`. The
+//! protocol by which MPI libraries find each other, PMI-1, is in `pmi`, without any file or process.
 
 mod arguments;
 mod error;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! yod      [-sz RANKS] [-l HOSTS] PROGRAM ARGUMENTS      without both one rank, with a list alone one a host
-//! srun     RANKS PROGRAM ARGUMENTS                       0-3,7 or *; %t is the rank, %o its number in the line
+//! srun     RANKS PROGRAM ARGUMENTS                       0-3,7 or *; %t is the rank, %o its number there
 //! mpiexec  -n RANKS PROGRAM ARGUMENTS
 //! ```
 //!

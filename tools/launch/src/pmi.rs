@@ -1,7 +1,7 @@
 //! PMI-1, by which the ranks of an MPI program find each other: lines in, lines out.
 //!
-//! Each rank asks its proxy. What ranks *put* is known to all others after the next barrier: then the new pairs
-//! of each host go to the front end, and those of all hosts come back.
+//! Each rank asks its proxy. What ranks *put* is known to all others after the next barrier: then the new
+//! pairs of each host go to the front end, and those of all hosts come back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -374,6 +374,9 @@ mod tests {
         assert_eq!(server.named(3, Some("x")), []);
     }
 
+    const LIKE_LINES: &str = "(m?cmd=(init|put|get|barrier_in|abort|spawn|finalize))\
+                              ( (key|value|exitcode)=[a-z0-9-]{0,3}){0,3}";
+
     proptest! {
         #[test]
         fn arbitrary_lines_are_no_panic(lines in prop::collection::vec((0_u32..5, ".*"), 0..20)) {
@@ -385,7 +388,7 @@ mod tests {
 
         #[test]
         fn lines_like_those_of_ranks_are_no_panic(
-            lines in prop::collection::vec((2_u32..4, "(m?cmd=(init|put|get|barrier_in|abort|spawn|finalize))( (key|value|exitcode)=[a-z0-9-]{0,3}){0,3}"), 0..20),
+            lines in prop::collection::vec((2_u32..4, LIKE_LINES), 0..20),
         ) {
             let mut server = server();
             for (rank, line) in lines {

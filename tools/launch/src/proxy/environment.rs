@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::frames::{Bytes, Load};
 
-/// Variables that say something about a host, or about the part of a task that it has. A rank gets those of its
-/// host.
+/// Variables that say something about a host, or about the part of a task that it has. A rank gets those of
+/// its host.
 const OF_THE_HOST: [&[u8]; 14] = [
     b"HOSTNAME",
     b"SLURMD_NODENAME",
