@@ -74,6 +74,8 @@ pub enum Command {
     Why(Why),
     /// Show what the processes of a running task do: functions, files and lines
     Stack(Stack),
+    /// Start the processes of a parallel program on the hosts of a task, or on this machine
+    Launch(Box<pmc_launch::Options>),
     /// Send a signal to a running task
     Kill(Kill),
     /// Let a running workflow start no more tasks

@@ -6,7 +6,7 @@ use std::mem;
 use pmc_dag::TaskId;
 
 use crate::protocol::{Rank, SubmitId};
-use crate::scheduler::hosts::Grant;
+use crate::scheduler::hosts::{Grant, Room};
 use crate::scheduler::run::{Master, Phase, Running};
 use crate::scheduler::shares::ShareId;
 use crate::scheduler::tasks::{Kind, State};
@@ -69,8 +69,8 @@ impl Master {
             self.start_beside_gangs(out);
             return;
         }
-        self.drop_reservation();
-        while self.start_next(out).is_some() {}
+        self.no_gang_waits();
+        while self.start_next(Room::Unreserved, out).is_some() {}
         self.prefill(out);
     }
 
@@ -86,15 +86,15 @@ impl Master {
     }
 
     /// Starts the first task that fits, or holds it back. Returns `None` if there is no such task.
-    pub(super) fn start_next(&mut self, out: &mut impl Outbox) -> Option<()> {
+    pub(super) fn start_next(&mut self, room: Room, out: &mut impl Outbox) -> Option<()> {
         let is_full = self.shares.is_empty() && self.has_max_jobs();
         if self.hosts.free_slots() == 0 || self.queue.len() == 0 || is_full {
             return None;
         }
-        let shape = self.next_shape()?;
+        let shape = self.next_shape(room)?;
         let request = self.queue.shape(shape).request;
         // `best` has found room, so the next two calls succeed.
-        let (task, host) = self.choose(shape, request)?;
+        let (task, host) = self.choose(shape, request, room)?;
         if self.hold_back(task, out) {
             return Some(());
         }

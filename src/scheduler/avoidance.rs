@@ -198,6 +198,7 @@ impl Master {
         while !hosts.is_empty() && !self.has_others(shape, hosts) {
             hosts = &hosts[1..];
         }
+        let is_gang = shape.gang.is_some();
         let mut hosts = hosts.to_vec();
         hosts.sort_unstable();
         let set = match hosts.is_empty() {
@@ -207,6 +208,10 @@ impl Master {
                 .avoid_set(hosts, self.avoidance.now.saturating_add(MOMENT)),
         };
         self.nodes[task.index()].chain = self.queue.avoiding(&self.nodes, chain, set);
+        if is_gang {
+            // The number of the set may have been that of other hosts.
+            self.gangs.try_again();
+        }
     }
 
     /// True if enough hosts without these could run tasks of a shape.

@@ -28,6 +28,7 @@ use rustc_hash::FxHashMap;
 
 use crate::protocol::{CacheNews, Rank};
 use crate::scheduler::MasterError;
+use crate::scheduler::hosts::Room;
 use crate::scheduler::queue::ShapeId;
 use crate::scheduler::run::Master;
 
@@ -329,16 +330,16 @@ impl Master {
     }
 
     /// Returns the task of a shape that starts now, and its host.
-    pub(super) fn choose(&mut self, shape: ShapeId, request: Request) -> Option<(TaskId, u32)> {
+    pub(super) fn choose(&mut self, shape: ShapeId, request: Request, room: Room) -> Option<(TaskId, u32)> {
         let avoided = self.queue.avoided_by(shape);
-        let host = self.hosts.find_without(request, avoided)?;
+        let host = self.hosts.find_without(request, avoided, room)?;
         let first = self.queue.first(shape)?;
         if !self.lacks_inputs(host, first) {
             return Some((first, host));
         }
         let (hosts, cache_index) = (&self.hosts, &mut self.cache_index);
         let set = self.nodes[first.index()].inputs;
-        let has_room = |host| !avoided.contains(&host) && hosts.has_room(host, request);
+        let has_room = |host| !avoided.contains(&host) && hosts.has_room(host, request, room);
         if let Some(better) = cache_index.better(host, set, has_room) {
             return Some((first, better));
         }

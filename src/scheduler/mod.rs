@@ -53,8 +53,9 @@
 //! * A task is lost: O(1) for each that was queued before it and has not started.
 //! * A category with a limit becomes full, or has room again: O(log S) for each of its shapes.
 //!
-//! * While tasks over several hosts are queued, each `schedule` is linear in the hosts, once something was
-//!   given back.
+//! * While tasks over several hosts are queued, each `schedule` costs O(1) for each of their shapes, at most
+//!   64, and each host on which something was taken or given back. It is linear in the hosts when such a task
+//!   gets its hosts, and when other parts are reserved.
 //! * A DAG gets more tasks (`growth`): linear in these and their edges.
 //! * A DAG joins: linear in its tasks and edges, and in the shapes of each class that gets a new one. With J
 //!   DAGs that have joined, O(log J) more for each step of their tasks.
@@ -69,6 +70,7 @@ mod categories;
 #[cfg(test)]
 mod check;
 mod cpuset;
+mod ends;
 mod error;
 mod gangs;
 mod gpus;

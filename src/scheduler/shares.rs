@@ -13,6 +13,7 @@ use std::time::Duration;
 use pmc_dag::TaskId;
 use pmc_status::FIRST_WEIGHT;
 
+use crate::scheduler::hosts::Room;
 use crate::scheduler::queue::ShapeId;
 use crate::scheduler::run::Master;
 use crate::scheduler::segments::SegmentId;
@@ -195,11 +196,11 @@ impl Master {
     }
 
     /// Returns the shape whose first task is to start next, if one fits.
-    pub(super) fn next_shape(&mut self) -> Option<ShapeId> {
+    pub(super) fn next_shape(&mut self, room: Room) -> Option<ShapeId> {
         let order = self.shares_in_order();
         let (queue, hosts) = (&self.queue, &mut self.hosts);
         let mut most_free_memory =
-            |request, avoided: &[u32]| hosts.most_free_memory_without(request, avoided);
+            |request, avoided: &[u32]| hosts.most_free_memory_without(request, avoided, room);
         if self.shares.is_empty() {
             return queue.best(most_free_memory);
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use pmc_dag::{Request, TaskId};
 use pmc_status::memory;
 
+use crate::scheduler::hosts::Room;
 use crate::scheduler::run::{Master, Phase};
 
 /// Why a queued task does not start.
@@ -126,8 +127,10 @@ impl Master {
                 anywhere: true,
                 ..request
             };
-            match self.hosts.most_free_memory(request) {
-                None if self.hosts.most_free_memory(anywhere).is_some() => WaitReason::Directory,
+            match self.hosts.most_free_memory(request, Room::Unreserved) {
+                None if self.hosts.most_free_memory(anywhere, Room::Unreserved).is_some() => {
+                    WaitReason::Directory
+                }
                 None => WaitReason::Cpus {
                     cpus: request.cpus,
                     gpus: request.gpus,

@@ -128,6 +128,7 @@ fn start(
         cpus: None,
         die_with_parent: false,
         descriptor: false,
+        stop_at_exec: false,
     }
     .start(spawner)
     .map_err(HostScriptError::Start)

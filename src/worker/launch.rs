@@ -129,6 +129,7 @@ impl TaskLaunch<'_> {
             cpus: self.cpu_binding(),
             die_with_parent: true,
             descriptor: self.needs_descriptor,
+            stop_at_exec: false,
         }
         .start(spawner)
     }

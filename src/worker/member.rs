@@ -154,6 +154,7 @@ fn spawn(
         cpus: binding(options, command.cpus),
         die_with_parent: true,
         descriptor: true,
+        stop_at_exec: false,
     }
     .start(&mut Spawner::new())?;
     let failed = started.failure.or_else(|| {

@@ -387,12 +387,18 @@ fn output(folder: &Path, task: &str) -> String {
         .unwrap_or_default()
 }
 
-/// Runs gangs of three shapes, as many times as `PMC_TEST_RINGS` says.
-fn rings_run(mpi: Mpi, launcher: &str) {
+/// Our own launcher.
+fn pmc_launch() -> String {
+    Build::Local.program("pmc-launch").display().to_string()
+}
+
+/// Runs gangs of three shapes with each launcher, as many times as `PMC_TEST_RINGS` says.
+fn rings_run(mpi: Mpi, launchers: &[&str]) {
     let rounds = std::env::var("PMC_TEST_RINGS").ok();
     let rounds: usize = rounds.and_then(|text| text.parse().ok()).unwrap_or(1);
+    let rounds = rounds * launchers.len();
     let mut dag = String::new();
-    for number in 0..rounds {
+    for (number, launcher) in (0..rounds).zip(launchers.iter().cycle()) {
         dag += &format!("TASK even{number} -N 2 --ranks-per-node 2 -m 100 {launcher} ./ring\n");
         dag += &format!("TASK odd{number} -N 2 --ranks 3 -m 100 {launcher} ./ring\n");
         dag += &format!("TASK all{number} -N 3 -m 100 {launcher} ./ring\n");
@@ -422,31 +428,32 @@ fn rings_run(mpi: Mpi, launcher: &str) {
         "hydra_pmi_proxy",
         "hydra_bstrap_pr",
         "pmc-rsh",
+        "pmc-launch",
     ]);
 }
 
 #[test]
 #[ignore = "needs network namespaces and Open MPI: tests/run e2e"]
 fn gangs_of_open_mpi_run_by_plain_mpirun() {
-    rings_run(Mpi::debian("mpicc.openmpi"), "mpirun.openmpi");
+    rings_run(Mpi::debian("mpicc.openmpi"), &["mpirun.openmpi"]);
 }
 
 #[test]
 #[ignore = "needs network namespaces and Open MPI 5: tests/run e2e"]
 fn gangs_of_open_mpi_5_run_by_plain_mpirun() {
-    rings_run(Mpi::packaged("openmpi"), "mpirun");
+    rings_run(Mpi::packaged("openmpi"), &["mpirun"]);
 }
 
 #[test]
 #[ignore = "needs network namespaces and MPICH 5: tests/run e2e"]
-fn gangs_of_mpich_5_run_by_plain_mpiexec() {
-    rings_run(Mpi::packaged("mpich"), "mpiexec");
+fn gangs_of_mpich_5_run_by_plain_mpiexec_and_pmc_launch() {
+    rings_run(Mpi::packaged("mpich"), &["mpiexec", &pmc_launch()]);
 }
 
 #[test]
 #[ignore = "needs network namespaces and Intel MPI: tests/run e2e"]
-fn gangs_of_intel_mpi_run_by_plain_mpirun() {
-    rings_run(Mpi::intel(), "mpirun");
+fn gangs_of_intel_mpi_run_by_plain_mpirun_and_pmc_launch() {
+    rings_run(Mpi::intel(), &["mpirun", &pmc_launch()]);
 }
 
 /// The programs are no MPI programs: over the TCP of UCX, those of MPICH of Debian hang at their end now and

@@ -20,6 +20,7 @@ pub fn all() -> Vec<Command> {
         pegasus_transfer::integrity_program::command(),
         pegasus_rc_client::command(),
         rsh(),
+        pmc_launch::command(),
     ];
     for program in &mut programs {
         *program = program.clone().version(env!("CARGO_PKG_VERSION"));

@@ -52,6 +52,10 @@ pub struct Spawn<'a> {
     pub die_with_parent: bool,
     /// True asks for [`Child::descriptor`].
     pub descriptor: bool,
+    /// True stops the process after its `execve`, before the first instruction of its program. The thread
+    /// that starts it is its tracer: it waits for the stop, and lets the process go on. If the system forbids
+    /// that, [`Child::failure`] is `EPERM`.
+    pub stop_at_exec: bool,
 }
 
 /// A started process.
@@ -270,6 +274,10 @@ unsafe fn prepare(shared: &Shared<'_>) -> bool {
                 }
             }
         }
+        // Nothing but the program follows that could stop the process.
+        if spawn.stop_at_exec && libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) != 0 {
+            return false;
+        }
         libc::sigprocmask(libc::SIG_SETMASK, mask, ptr::null_mut()) == 0
     }
 }
@@ -348,6 +356,7 @@ mod tests {
             cpus: None,
             die_with_parent: true,
             descriptor: true,
+            stop_at_exec: false,
         }
         .start(&mut Spawner::new())
         .unwrap();
@@ -413,6 +422,7 @@ mod tests {
             cpus: None,
             die_with_parent: true,
             descriptor: false,
+            stop_at_exec: false,
         }
         .start(&mut Spawner::new())
         .unwrap();
@@ -425,6 +435,50 @@ mod tests {
             .collect();
         // Three streams, these four, and the directory that ls reads.
         assert_eq!(content, ["6\n", "5\n", "4\n", "3\n8\n"]);
+    }
+
+    #[test]
+    fn a_process_can_stop_before_its_first_instruction() {
+        let folder = tempfile::tempdir().unwrap();
+        let (null, out) = (File::open("/dev/null").unwrap(), folder.path().join("out"));
+        let file = File::create(&out).unwrap();
+        let child = Spawn {
+            program: c"/bin/echo",
+            arguments: &[c"echo", c"x"].into_iter().collect(),
+            environment: &CStrings::default(),
+            directory: None,
+            stdio: [null.as_raw_fd(), file.as_raw_fd(), file.as_raw_fd()],
+            keep: &[],
+            close_others: true,
+            leads_group: true,
+            unblock: true,
+            memory: None,
+            cpus: None,
+            die_with_parent: true,
+            descriptor: false,
+            stop_at_exec: true,
+        }
+        .start(&mut Spawner::new())
+        .unwrap();
+        if child
+            .failure
+            .is_some_and(|failure| failure.raw_os_error() == Some(libc::EPERM))
+        {
+            // This system forbids it.
+            waitpid(child.pid, None).unwrap();
+            return;
+        }
+        let stopped = WaitStatus::Stopped(child.pid, nix::sys::signal::Signal::SIGTRAP);
+        assert_eq!(waitpid(child.pid, None).unwrap(), stopped);
+        let program = fs::read_link(format!("/proc/{}/exe", child.pid)).unwrap();
+        assert_eq!(program, fs::canonicalize("/bin/echo").unwrap());
+        assert_eq!(fs::read_to_string(&out).unwrap(), "");
+        nix::sys::ptrace::detach(child.pid, None).unwrap();
+        assert_eq!(
+            waitpid(child.pid, None).unwrap(),
+            WaitStatus::Exited(child.pid, 0)
+        );
+        assert_eq!(fs::read_to_string(&out).unwrap(), "x\n");
     }
 
     #[test]
@@ -444,6 +498,7 @@ mod tests {
             cpus: None,
             die_with_parent: false,
             descriptor: false,
+            stop_at_exec: false,
         };
         let failure = |spawn: &Spawn<'_>| {
             let child = spawn.start(&mut Spawner::new()).unwrap();

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use serde::Serialize;
+
 use crate::{Frame, HostStacks};
 
 /// Most hosts that are named.
 const MAX_NAMED: usize = 8;
 
 /// Who has a stack.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Holder {
     /// Rank in an MPI program.
     pub rank: Option<u32>,

@@ -1,5 +1,6 @@
 //! Options of the commands that ask a run, or change its course.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -117,6 +118,36 @@ pub struct Stack {
     /// Show also what a call of MPI does inside its library, and what has called main
     #[arg(long)]
     pub full: bool,
+    /// Only these ranks of an MPI program, such as 0-3,7
+    #[arg(long, value_name = "RANKS", value_parser = ranks)]
+    pub ranks: Option<Ranks>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Some ranks of an MPI program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ranks(Vec<RangeInclusive<u32>>);
+
+impl Ranks {
+    /// True if it has this one.
+    #[must_use]
+    pub fn has(&self, rank: u32) -> bool {
+        self.0.iter().any(|range| range.contains(&rank))
+    }
+}
+
+fn ranks(text: &str) -> Result<Ranks, &'static str> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+        (first <= last).then_some(first..=last)
+    };
+    let ranges: Option<Vec<_>> = text.split(',').map(range).collect();
+    ranges
+        .map(Ranks)
+        .ok_or("ranks are numbers and ranges of them, such as 0-3,7")
 }
 
 /// Parses a weight and returns it in hundredths.

@@ -144,7 +144,8 @@ pub fn show(dir: &Path, request: &Request, json: bool) -> Result<u8, Failure> {
     Ok(exit::SUCCESS)
 }
 
-fn json_text(value: &impl serde::Serialize) -> String {
+/// Returns a value as JSON for people.
+pub fn json_text(value: &impl serde::Serialize) -> String {
     // These structures have no keys or numbers that JSON lacks.
     let text = serde_json::to_string_pretty(value).unwrap_or_default();
     text + "\n"

@@ -7,7 +7,7 @@ use pmc_system::planted::{Planted, is_planted};
 
 use crate::protocol::SubmitId;
 use crate::scheduler::gangs::{GangPart, GangParts, Part, RunningGang, Stage};
-use crate::scheduler::hosts::{Free, Host, PartRequest};
+use crate::scheduler::hosts::{Free, Host, PartRequest, Room};
 use crate::scheduler::queue::ShapeId;
 use crate::scheduler::run::Master;
 use crate::scheduler::tasks::{NO_TASK, State};
@@ -18,17 +18,6 @@ use crate::scheduler::{MasterError, Outbox, Record};
 pub(super) struct Candidate {
     pub(super) host: u32,
     pub(super) fit: u32,
-}
-
-/// What of a host counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum View {
-    /// All that it has.
-    All,
-    /// What is free.
-    Free,
-    /// What is free and not reserved.
-    Unreserved,
 }
 
 /// Returns how many ranks each host gets, the most first; `None` if the hosts do not suffice. `candidates`
@@ -64,19 +53,19 @@ impl Master {
     }
 
     /// Hosts that a gang may have and on which at least a rank fits, those on which most fit first, then by
-    /// number. Linear in the hosts.
+    /// number. Without `room`, all counts that they have. Linear in the hosts.
     pub(super) fn candidates(
         &self,
         gang: &Gang,
         request: Request,
         avoided: &[u32],
-        view: View,
+        room: Option<Room>,
     ) -> Vec<Candidate> {
         let candidate = |number: u32| {
             if avoided.contains(&number) {
                 return None;
             }
-            let fit = self.ranks_that_fit(number, gang, request, view);
+            let fit = self.ranks_that_fit(number, gang, request, room);
             (fit > 0).then_some(Candidate { host: number, fit })
         };
         let mut candidates: Vec<Candidate> = if gang.on.is_empty() {
@@ -89,20 +78,25 @@ impl Master {
         candidates
     }
 
-    /// Returns how many ranks of a gang fit on a host.
-    pub(super) fn ranks_that_fit(&self, number: u32, gang: &Gang, request: Request, view: View) -> u32 {
+    /// Returns how many ranks of a gang fit on a host. Without `room`, all counts that it has.
+    pub(super) fn ranks_that_fit(
+        &self,
+        number: u32,
+        gang: &Gang,
+        request: Request,
+        room: Option<Room>,
+    ) -> u32 {
         let host = self.hosts.get(number);
         if host.ranks.is_empty() || !host.suits(request) {
             return 0;
         }
         let ranks = |free: Free| free.ranks(request);
         let is_idle = |host: &Host| host.busy == 0;
-        match view {
-            View::All => ranks(host.all()),
-            _ if gang.exclusive && !is_idle(host) => 0,
-            View::Free => host.free().map_or(0, ranks),
-            View::Unreserved if gang.exclusive && self.hosts.is_reserved(number) => 0,
-            View::Unreserved => self.hosts.unreserved(number).map_or(0, ranks),
+        match room {
+            None => ranks(host.all()),
+            Some(_) if gang.exclusive && !is_idle(host) => 0,
+            Some(Room::Unreserved) if gang.exclusive && self.hosts.is_reserved(number) => 0,
+            Some(room) => self.hosts.free_in(number, room).map_or(0, ranks),
         }
     }
 
@@ -114,7 +108,7 @@ impl Master {
         request: Request,
         without: &[u32],
     ) -> bool {
-        let candidates = self.candidates(gang, request, without, View::All);
+        let candidates = self.candidates(gang, request, without, None);
         let stays = |candidate: &Candidate| {
             let mut ranks = self.hosts.get(candidate.host).ranks.iter();
             without.is_empty() || ranks.any(|rank| self.slots[rank.0 as usize - 1].member.stays())
@@ -125,7 +119,7 @@ impl Master {
 
     /// Returns how many hosts a gang needs, and how many are there that could take its ranks.
     pub(in crate::scheduler) fn gang_shortage(&self, gang: &Gang, request: Request) -> (u32, u32) {
-        let candidates = self.candidates(gang, request, &[], View::All);
+        let candidates = self.candidates(gang, request, &[], None);
         let needed = gang.layout.nodes().unwrap_or_else(|| {
             let most = candidates.first().map_or(1, |candidate| candidate.fit);
             gang.layout.ranks().div_ceil(most.max(1))
@@ -172,26 +166,18 @@ impl Master {
 
     /// Starts to bring together the first gang of a shape, or holds it back. Returns `None` if it does not
     /// fit.
-    pub(super) fn place(&mut self, shape: ShapeId, view: View, out: &mut impl Outbox) -> Option<()> {
-        let gains = self.hosts.gains();
-        if self.gangs.tried_at != gains {
-            self.gangs.tried_at = gains;
-            self.gangs.tried.clear();
-        }
-        if self.gangs.tried.contains(&(shape, view)) {
-            return None;
-        }
+    pub(super) fn place(&mut self, shape: ShapeId, room: Room, out: &mut impl Outbox) -> Option<()> {
         let task = self.queue.first(shape)?;
         if self.hold_back(task, out) {
             return Some(());
         }
+        if !self.fits(shape, room) {
+            return None;
+        }
         let kind = self.queue.shape(shape);
         let (gang, request) = (self.gangs.kind(kind.gang?), kind.request);
-        let candidates = self.candidates(gang, request, self.queue.avoided_by(shape), view);
-        let Some(parts) = spread(gang.layout, &candidates, self.most_gang_hosts()) else {
-            self.gangs.tried.push((shape, view));
-            return None;
-        };
+        let candidates = self.candidates(gang, request, self.queue.avoided_by(shape), Some(room));
+        let parts = spread(gang.layout, &candidates, self.most_gang_hosts())?;
         let is_whole = gang.exclusive;
         self.queue.remove(&mut self.nodes, task);
         let mut taken = Vec::with_capacity(parts.len());

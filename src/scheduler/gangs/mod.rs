@@ -13,11 +13,13 @@
 //! again when all have left: no process of an attempt runs beside the next one. If a connection between its
 //! hosts was cut, an attempt that failed was lost.
 //!
-//! Which hosts a gang gets is decided in `choice`, and what is kept for one that does not fit in
-//! `reservation`. After the death of a master, the next one puts the parts together again (`adoption`).
+//! Whether a gang fits is known from `fits`, which hosts it gets is decided in `choice`, and what is kept for
+//! one that does not fit in `reservation`. After the death of a master, the next one puts the parts together
+//! again (`adoption`).
 
 mod adoption;
 mod choice;
+mod fits;
 mod life;
 mod reservation;
 mod status;
@@ -30,13 +32,12 @@ use pmc_dag::{Dag, Gang, GangId, TaskId};
 use rustc_hash::FxHashMap;
 
 pub use self::adoption::{LeadAdoption, MemberAdoption};
-use self::choice::View;
+use self::fits::Fits;
 use self::reservation::Reservation;
 use crate::protocol::{Outcome, Rank, SubmitId};
 use crate::scheduler::Granted;
 use crate::scheduler::gpus::GpuSet;
 use crate::scheduler::hosts::{Grant, PartRequest};
-use crate::scheduler::queue::ShapeId;
 #[cfg(test)]
 use crate::scheduler::run::Master;
 
@@ -84,10 +85,7 @@ pub(super) struct Gangs {
     /// How often hosts have refused each task.
     refusals: FxHashMap<TaskId, u32>,
     reservation: Option<Reservation>,
-    /// Shapes whose first gangs do not fit, as long as no more is gained.
-    tried: Vec<(ShapeId, View)>,
-    /// [`Hosts::gains`](super::hosts::Hosts::gains) at that time.
-    tried_at: u64,
+    fits: Fits,
     /// When the attempt of each worker began, by rank, once there are gangs.
     began: Vec<Option<Duration>>,
 }
@@ -203,7 +201,7 @@ impl Gangs {
 
     /// Looks again whether gangs fit: something else than what is free has changed.
     pub(super) fn try_again(&mut self) {
-        self.tried.clear();
+        self.fits.clear();
     }
 
     /// Notes when a worker begins an attempt.

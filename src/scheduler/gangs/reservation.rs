@@ -13,8 +13,8 @@ use pmc_dag::TaskId;
 use crate::protocol::Rank;
 use crate::scheduler::Outbox;
 use crate::scheduler::gangs::Stage;
-use crate::scheduler::gangs::choice::{Candidate, View, spread};
-use crate::scheduler::hosts::{Free, PartRequest};
+use crate::scheduler::gangs::choice::{Candidate, spread};
+use crate::scheduler::hosts::{Free, PartRequest, Room};
 use crate::scheduler::queue::{Key, ShapeId, WaitingGang};
 use crate::scheduler::run::Master;
 use crate::scheduler::shares::ShareId;
@@ -35,6 +35,9 @@ const MAX_GANGS: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Reservation {
     pub(super) task: TaskId,
+    shape: ShapeId,
+    /// [`Hosts::moves`](crate::scheduler::hosts::Hosts::moves) when the parts were last looked at.
+    moves: u64,
     pub(super) parts: Vec<(u32, PartRequest)>,
     /// When all parts are expected to be free; `None` if it is unknown.
     pub(super) until: Option<Duration>,
@@ -56,45 +59,56 @@ enum Turn {
     Task,
 }
 
+/// Why a reservation may stay as it is, or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    /// Its parts stay.
+    Parts,
+    /// The moment at which the gang was to start has passed: the parts are chosen anew.
+    Slipped,
+    /// It is for another gang, or a part cannot be used any more.
+    No,
+}
+
 impl Master {
-    /// Starts as many gangs and tasks as fit, in their order.
+    /// Starts as many gangs and tasks as fit, in their order. What is reserved stays so meanwhile: those that
+    /// come before the gang use it all the same.
     pub(in crate::scheduler) fn start_beside_gangs(&mut self, out: &mut impl Outbox) {
-        let kept = self.gangs.reservation.take();
-        self.hosts.reserve([]);
         // Those that fit on no hosts that are there keep nobody waiting.
         let mut hopeless = Vec::new();
-        let mut reserved = None;
+        let mut is_reserved = false;
         while let Some(turn) = self.turn(&hopeless) {
             match turn {
                 Turn::Task => {
-                    if self.start_next(out).is_none() {
+                    if self.start_next(Room::Free, out).is_none() {
                         break;
                     }
                 }
-                Turn::Gang(shape) if self.place(shape, View::Free, out).is_some() => {}
+                Turn::Gang(shape) if self.place(shape, Room::Free, out).is_some() => {}
                 Turn::Gang(shape) => {
-                    reserved = self.reserve(shape, kept.as_ref());
-                    if reserved.is_some() {
+                    is_reserved = self.reserve(shape);
+                    if is_reserved {
                         break;
                     }
                     hopeless.push(shape);
                 }
             }
         }
-        if let Some(reservation) = reserved {
-            let is_new = kept.is_none_or(|kept| kept.parts != reservation.parts);
-            if is_new {
-                self.gangs.try_again();
-            }
-            self.hosts.reserve(reservation.parts.iter().cloned());
-            self.gangs.reservation = Some(reservation);
+        if !is_reserved {
+            self.release_reserved();
         }
         self.start_beyond(out);
         self.let_in(out);
     }
 
-    /// Keeps nothing any more.
-    pub(in crate::scheduler) fn drop_reservation(&mut self) {
+    /// Keeps nothing any more, and follows no gangs: none waits.
+    pub(in crate::scheduler) fn no_gang_waits(&mut self) {
+        self.release_reserved();
+        self.gangs.fits.clear();
+        self.hosts.stop_noting();
+    }
+
+    fn release_reserved(&mut self) {
         if self.gangs.reservation.take().is_some() {
             self.hosts.reserve([]);
         }
@@ -112,7 +126,7 @@ impl Master {
             let gang = self.queue.first_gang(share, hopeless);
             let hosts = &mut self.hosts;
             let task = self.queue.best_of(share, |request, avoided| {
-                hosts.most_free_memory_without(request, avoided)
+                hosts.most_free_memory_without(request, avoided, Room::Free)
             });
             let key = task.map(|task| self.queue.key_of(task));
             if let Some(gang) = gang.filter(|gang| key.is_none_or(|key| key < gang.key)) {
@@ -127,43 +141,36 @@ impl Master {
 
     /// Starts what fits beyond what is reserved.
     fn start_beyond(&mut self, out: &mut impl Outbox) {
+        let room = Room::Unreserved;
         let first = self.gangs.reservation.as_ref().map(|kept| kept.task);
         for WaitingGang { key, shape } in self.queue.first_gangs().into_iter().take(MAX_GANGS) {
-            while self.next_key().is_some_and(|task| task > key) && self.start_next(out).is_some() {}
+            while self.next_key().is_some_and(|task| task > key) && self.start_next(room, out).is_some() {}
             while self.queue.first(shape) != first
                 && !self.has_max_jobs()
-                && self.place(shape, View::Unreserved, out).is_some()
+                && self.place(shape, room, out).is_some()
             {}
         }
-        while self.start_next(out).is_some() {}
+        while self.start_next(room, out).is_some() {}
     }
 
-    /// Returns the key of the task that [`Master::start_next`] starts.
+    /// Returns the key of the task that [`Master::start_next`] starts beyond what is reserved.
     fn next_key(&mut self) -> Option<Key> {
-        let shape = self.next_shape()?;
+        let shape = self.next_shape(Room::Unreserved)?;
         Some(self.queue.key_of(shape))
     }
 
     /// Lets tasks use reserved parts that are expected to end in time.
     fn let_in(&mut self, out: &mut impl Outbox) {
-        let Some(Reservation {
-            until, slips, parts, ..
-        }) = &self.gangs.reservation
+        let kept = self.gangs.reservation.as_ref();
+        let Some(until) = kept
+            .filter(|kept| kept.slips < MAX_SLIPS)
+            .and_then(|kept| kept.until)
         else {
             return;
         };
-        let Some(until) = until.filter(|_| *slips < MAX_SLIPS) else {
-            return;
-        };
-        let mut hosts: Vec<u32> = parts.iter().map(|(host, _)| *host).collect();
-        hosts.retain(|host| self.hosts.get(*host).free().is_some());
-        if hosts.is_empty() {
-            return;
-        }
         let now = self.now();
         for shape in self.queue.open_shapes() {
             let request = self.queue.shape(shape).request;
-            let avoided = self.queue.avoided_by(shape).to_vec();
             let Some(first) = self.queue.first(shape) else {
                 continue;
             };
@@ -172,9 +179,8 @@ impl Master {
                 .take(MAX_LOOKS)
                 .collect();
             for task in tasks {
-                let fits =
-                    |host: &u32| !avoided.contains(host) && self.hosts.has_reserved_room(*host, request);
-                let Some(host) = hosts.iter().copied().find(fits) else {
+                let avoided = self.queue.avoided_by(shape);
+                let Some(host) = self.hosts.find_reserved_without(request, avoided) else {
                     break;
                 };
                 let is_full = !self.queue.shape(shape).is_open || self.has_max_jobs();
@@ -192,40 +198,84 @@ impl Master {
         }
     }
 
-    /// Chooses the parts that fit earliest. `kept` is what was reserved last.
-    /// Returns `None` if the hosts that are there do not suffice.
-    fn reserve(&self, shape: ShapeId, kept: Option<&Reservation>) -> Option<Reservation> {
-        let task = self.queue.first(shape)?;
-        let kept = kept.filter(|kept| kept.task == task && self.are_usable(shape, &kept.parts));
-        let now = self.now();
-        let slips = kept.map_or(0, |kept| {
-            let is_over = kept.until.is_some_and(|until| until < now);
-            kept.slips + u32::from(is_over)
-        });
-        // After the last time, another choice could put it off for ever.
-        if let Some(kept) = kept
-            && (slips == kept.slips || kept.slips == MAX_SLIPS)
-        {
-            let until = kept.until.filter(|_| slips == kept.slips);
-            return Some(Reservation {
-                until,
-                ..kept.clone()
-            });
+    /// Whether what is reserved may stay for a gang.
+    fn kept_for(&self, task: TaskId, shape: ShapeId) -> Kept {
+        let Some(kept) = &self.gangs.reservation else {
+            return Kept::No;
+        };
+        let is_same = (kept.task, kept.shape) == (task, shape);
+        if !is_same || kept.moves != self.hosts.moves() && !self.are_usable(shape, &kept.parts) {
+            return Kept::No;
         }
+        match kept.until.is_some_and(|until| until < self.now()) {
+            true => Kept::Slipped,
+            false => Kept::Parts,
+        }
+    }
+
+    /// Reserves the parts on which the first gang of a shape fits earliest. Returns false if the hosts that
+    /// are there do not suffice. Linear in the hosts, unless the parts that are reserved for it may stay.
+    fn reserve(&mut self, shape: ShapeId) -> bool {
+        let Some(task) = self.queue.first(shape) else {
+            return false;
+        };
+        let (state, moves) = (self.kept_for(task, shape), self.hosts.moves());
+        let kept = self.gangs.reservation.as_mut();
+        let slips = match (state, kept) {
+            (Kept::Parts, Some(kept)) => {
+                kept.moves = moves;
+                return true;
+            }
+            // After the last time, another choice could put it off for ever.
+            (Kept::Slipped, Some(kept)) if kept.slips == MAX_SLIPS => {
+                (kept.until, kept.moves) = (None, moves);
+                return true;
+            }
+            (Kept::Slipped, Some(kept)) => kept.slips + 1,
+            _ => 0,
+        };
+        let Some(parts) = self.earliest_parts(shape) else {
+            return false;
+        };
+        let until = self.free_at(&parts);
+        let is_new = self
+            .gangs
+            .reservation
+            .as_ref()
+            .is_none_or(|kept| kept.parts != parts);
+        if is_new {
+            self.hosts.reserve(parts.iter().cloned());
+        }
+        self.gangs.reservation = Some(Reservation {
+            task,
+            shape,
+            moves,
+            parts,
+            until,
+            slips,
+        });
+        true
+    }
+
+    /// Returns the parts on which the first gang of a shape fits earliest, by host. `None` if the hosts that
+    /// are there do not suffice.
+    fn earliest_parts(&self, shape: ShapeId) -> Option<Vec<(u32, PartRequest)>> {
         let kind = self.queue.shape(shape);
         let (gang, request) = (self.gangs.kind(kind.gang?), kind.request);
-        let all = self.candidates(gang, request, self.queue.avoided_by(shape), View::All);
+        let all = self.candidates(gang, request, self.queue.avoided_by(shape), None);
         let need = |candidate: &Candidate| match gang.layout.ranks_of(0) {
             Some(ranks) => ranks,
             None => candidate.fit.min(gang.layout.ranks()),
         };
+        let part =
+            |host: u32, ranks: u32| PartRequest::new(self.hosts.get(host), ranks, request, gang.exclusive);
         let mut timed: Vec<(Duration, Reverse<u32>, u32)> = Vec::with_capacity(all.len());
         for candidate in &all {
             let need = need(candidate);
             // The last host may need fewer ranks than the others; that is not looked at.
             if candidate.fit >= need {
-                let part = PartRequest::new(self.hosts.get(candidate.host), need, request, gang.exclusive);
-                timed.push((self.moment(candidate.host, &part), Reverse(need), candidate.host));
+                let moment = self.moment(candidate.host, &part(candidate.host, need));
+                timed.push((moment, Reverse(need), candidate.host));
             }
         }
         timed.sort_unstable();
@@ -240,23 +290,16 @@ impl Master {
             // Hosts of different sizes: whichever suffice.
             spread(gang.layout, &all, self.most_gang_hosts())
         })?;
-        let parts: Vec<(u32, PartRequest)> = parts
+        let chosen = parts
             .iter()
-            .map(|part| {
-                let host = self.hosts.get(part.host);
-                (
-                    part.host,
-                    PartRequest::new(host, part.fit, request, gang.exclusive),
-                )
-            })
-            .collect();
-        let last = parts.iter().map(|(host, part)| self.moment(*host, part)).max()?;
-        Some(Reservation {
-            task,
-            parts,
-            until: (last < Duration::MAX).then_some(last),
-            slips,
-        })
+            .map(|chosen| (chosen.host, part(chosen.host, chosen.fit)));
+        Some(chosen.collect())
+    }
+
+    /// When all of these parts are expected to be free, if that is known.
+    fn free_at(&self, parts: &[(u32, PartRequest)]) -> Option<Duration> {
+        let last = parts.iter().map(|(host, part)| self.moment(*host, part)).max();
+        last.filter(|last| *last < Duration::MAX)
     }
 
     /// True if a gang can still start on these parts.
@@ -290,7 +333,7 @@ impl Master {
         if !host.is_whole && fits(free, slots, busy) {
             return now;
         }
-        let mut ends: Vec<(Duration, Free, bool)> = Vec::new();
+        let mut ends: Vec<(Duration, Free, bool)> = Vec::with_capacity(host.busy as usize);
         for rank in &host.ranks {
             let slot = &self.slots[rank.0 as usize - 1];
             if let Some((end, held)) = self.end_on(*rank) {

@@ -6,6 +6,7 @@ use pmc_dag::{Request, TaskId};
 
 use crate::protocol::{Rank, SubmitId};
 use crate::scheduler::gangs::reservation::Reservation;
+use crate::scheduler::hosts::Room;
 use crate::scheduler::run::Master;
 use crate::scheduler::tasks::State;
 
@@ -117,8 +118,8 @@ impl Master {
     /// Says for whom the hosts are reserved on which a request would fit.
     pub(in crate::scheduler) fn reserved_instead(&self, request: Request) -> Option<String> {
         let kept = self.gangs.reservation.as_ref()?;
-        let fits =
-            |host: &u32| self.hosts.has_reserved_room(*host, request) && !self.hosts.has_room(*host, request);
+        let has_room = |host: u32, room: Room| self.hosts.has_room(host, request, room);
+        let fits = |host: &u32| has_room(*host, Room::Free) && !has_room(*host, Room::Unreserved);
         let mut names: Vec<&str> = kept
             .parts
             .iter()

@@ -5,7 +5,7 @@ use std::ops::Range;
 use pmc_dag::Request;
 use rustc_hash::FxHashMap;
 
-use super::{Grant, Host, Hosts};
+use super::{Grant, Host, Hosts, Index, Scale};
 use crate::protocol::Rank;
 use crate::scheduler::gpus::GpuSet;
 
@@ -19,9 +19,35 @@ pub(crate) struct PartRequest {
     pub(crate) is_whole: bool,
 }
 
-/// What is reserved, by host.
-#[derive(Debug, Default)]
-pub(super) struct Reserved(FxHashMap<u32, PartRequest>);
+/// What is reserved.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    /// By host.
+    parts: FxHashMap<u32, PartRequest>,
+    /// These hosts, with all that is free there.
+    index: Index,
+}
+
+impl Reserved {
+    pub(super) fn new(scale: &Scale) -> Self {
+        Self {
+            parts: FxHashMap::default(),
+            index: Index::new(scale),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    pub(super) fn index(&self) -> &Index {
+        &self.index
+    }
+
+    pub(super) fn index_mut(&mut self) -> &mut Index {
+        &mut self.index
+    }
+}
 
 /// What is free on a host with a free slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,19 +127,14 @@ impl Host {
 }
 
 impl Hosts {
-    /// Number of gains so far: what did not fit may fit if it has changed.
-    pub(crate) fn gains(&self) -> u64 {
-        self.gains
-    }
-
     /// What is free on a host beyond what is reserved there; `None` if nothing can start.
-    pub(crate) fn unreserved(&self, index: u32) -> Option<Free> {
+    pub(super) fn unreserved(&self, index: u32) -> Option<Free> {
         let host = self.get(index);
         let free = host.free()?;
-        if self.reserved.0.is_empty() {
+        if self.reserved.is_empty() {
             return Some(free);
         }
-        let Some(part) = self.reserved.0.get(&index) else {
+        let Some(part) = self.reserved.parts.get(&index) else {
             return Some(free);
         };
         // The gang takes a slot, too.
@@ -126,34 +147,35 @@ impl Hosts {
 
     /// Reserves these parts, and nothing else any more.
     pub(crate) fn reserve(&mut self, parts: impl IntoIterator<Item = (u32, PartRequest)>) {
-        for host in self.reserved.0.keys().copied().collect::<Vec<_>>() {
-            self.leave(host);
-            self.reserved.0.remove(&host);
-            self.enter(host);
+        for host in self.reserved.parts.keys().copied().collect::<Vec<_>>() {
+            self.set_reserved(host, None);
         }
         for (host, part) in parts {
-            self.leave(host);
-            self.reserved.0.insert(host, part);
-            self.enter(host);
+            self.set_reserved(host, Some(part));
         }
+    }
+
+    fn set_reserved(&mut self, host: u32, part: Option<PartRequest>) {
+        self.leave(host);
+        match part {
+            Some(part) => self.reserved.parts.insert(host, part),
+            None => self.reserved.parts.remove(&host),
+        };
+        self.enter(host);
+        self.note_change(host);
     }
 
     /// True if something is reserved on a host.
     pub(crate) fn is_reserved(&self, index: u32) -> bool {
-        !self.reserved.0.is_empty() && self.reserved.0.contains_key(&index)
+        !self.reserved.is_empty() && self.reserved.parts.contains_key(&index)
     }
 
     /// Takes a part and a slot of a host on which they are free, also if they are reserved.
     pub(crate) fn take_part(&mut self, index: u32, part: &PartRequest) -> Option<Grant> {
-        self.leave(index);
-        let host = &mut self.hosts[index as usize];
-        let rank = host.free_slots.pop_front();
-        let grant = rank.map(|rank| {
-            self.free_slots -= 1;
-            host.hold(rank, part, None)
-        });
-        self.enter(index);
-        grant
+        self.change(index, |host| {
+            let rank = host.free_slots.pop_front()?;
+            Some(host.hold(rank, part, None))
+        })
     }
 
     /// Takes a part of a host for a gang that has it already, as far as it is free. Of the numbers, those
@@ -166,16 +188,14 @@ impl Hosts {
         (cpus, gpus): (&[u32], &[u32]),
     ) -> Grant {
         self.withhold(index, rank);
-        self.leave(index);
-        let host = &mut self.hosts[index as usize];
-        let request = &mut part.request;
-        request.cpus = request.cpus.min(host.free_cpus);
-        request.memory_mb = request.memory_mb.min(host.free_memory_mb);
-        request.gpus = request.gpus.min(host.free_gpus.len());
-        part.is_whole &= host.busy == 0;
-        let grant = host.hold(rank, part, Some((cpus, gpus)));
-        self.enter(index);
-        grant
+        self.change(index, |host| {
+            let request = &mut part.request;
+            request.cpus = request.cpus.min(host.free_cpus);
+            request.memory_mb = request.memory_mb.min(host.free_memory_mb);
+            request.gpus = request.gpus.min(host.free_gpus.len());
+            part.is_whole &= host.busy == 0;
+            host.hold(rank, part, Some((cpus, gpus)))
+        })
     }
 
     /// Gives back a part. `rank` is its worker, if that may run another task.
@@ -186,9 +206,7 @@ impl Hosts {
         part: &PartRequest,
         (block, gpus): (Option<Range<u32>>, GpuSet),
     ) {
-        self.leave(index);
-        self.hosts[index as usize].is_whole &= !part.is_whole;
-        self.enter(index);
+        self.change(index, |host| host.is_whole &= !part.is_whole);
         self.give_back(index, rank, part.request, block, gpus);
     }
 }
@@ -197,15 +215,8 @@ impl Host {
     /// Counts a part that a worker holds from now on. Its ranks get numbers of CPUs even if it has only one
     /// CPU: others would share it.
     fn hold(&mut self, rank: Rank, part: &PartRequest, held: Option<(&[u32], &[u32])>) -> Grant {
-        let Request {
-            cpus,
-            memory_mb,
-            gpus,
-            ..
-        } = part.request;
-        self.free_memory_mb -= memory_mb;
-        self.free_cpus -= cpus;
-        self.busy += 1;
+        let Request { cpus, gpus, .. } = part.request;
+        self.count(part.request);
         self.is_whole |= part.is_whole;
         let (block, gpus) = match held {
             None => (self.cpu_set.take(cpus), self.free_gpus.take(gpus)),

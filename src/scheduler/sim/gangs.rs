@@ -366,6 +366,7 @@ impl Run {
             self.model.forget_unbegun(&self.master);
             self.master.schedule(&mut self.model);
             self.master.sanity_check()?;
+            self.master.check_fits()?;
             self.follow_last_choice()?;
             if let Some(mistake) = self.model.mistake.take() {
                 return Err(mistake);

@@ -9,6 +9,7 @@ mod machines;
 mod membership;
 mod model;
 mod plans;
+mod utilisation;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -75,6 +75,7 @@ impl TaskServer {
             // The server watches the lifeline instead, so that its task ends, too.
             die_with_parent: false,
             descriptor: true,
+            stop_at_exec: false,
         }
         .start(spawner)?;
         drop((server_socket, watched));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::command::Program;
 
 /// Programs in every installation besides the executor.
-const COMPANIONS: [&str; 10] = [
+const COMPANIONS: [&str; 11] = [
     "pmc-plan",
     "pegasus-kickstart",
     "pegasus-kickstart-server",
@@ -18,6 +18,7 @@ const COMPANIONS: [&str; 10] = [
     "pegasus-cluster",
     "pmc-monitord",
     "pmc-rsh",
+    "pmc-launch",
     "pmc",
 ];
 const EXECUTOR: &str = "pegasus-mpi-cluster";

@@ -65,6 +65,7 @@ pub fn spawn(program: &Program<'_>, streams: &[OwnedFd; 3], spawner: &mut Spawne
         cpus: None,
         die_with_parent: program.die_with_parent,
         descriptor: false,
+        stop_at_exec: false,
     }
     .start(spawner)?;
     let Some(error) = child.failure else {

@@ -1,0 +1,177 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser, ValueEnum};
+
+use crate::frames::Input;
+use crate::loadfile::MAX_RANKS;
+use crate::world::Wanted;
+use crate::{NAME, USAGE};
+
+/// Starts the processes of a parallel program on the hosts of a task, or on this machine
+///
+/// In a task over several hosts it stands in place of mpirun: without numbers, it starts all ranks of the
+/// task. Outside of one, it starts them on this machine. In place of a program, a load file can name several
+/// ones.
+#[derive(Debug, Parser)]
+#[command(name = NAME, version, after_help = AFTER)]
+pub struct Options {
+    /// Number of all ranks
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RANKS)))]
+    ranks: Option<u32>,
+    /// Number of hosts; with -n, the ranks are spread over them
+    #[arg(short = 'N', long, value_name = "NODES", value_parser = clap::value_parser!(u32).range(1..))]
+    nodes: Option<u32>,
+    /// Most ranks of a host
+    #[arg(long, value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks_per_node: Option<u32>,
+    /// Only on these hosts, such as n[1-4,7]
+    #[arg(long, value_name = "HOSTS", value_parser = parse_hosts)]
+    on: Option<Hosts>,
+    /// How ranks find each other
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) pmi: Pmi,
+    /// Which CPUs ranks get: each its part of those of the task, in order, or all of them
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) bind: Bind,
+    /// Which ranks get the standard input
+    #[arg(long = "stdin", value_enum, default_value_t, value_name = "RANKS")]
+    pub(crate) input: Input,
+    /// Write the rank before each line of output
+    #[arg(long)]
+    pub(crate) tag: bool,
+    /// Write the time before each line of output
+    #[arg(long)]
+    pub(crate) timestamp: bool,
+    /// Write output into files; %r is the rank
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<String>,
+    /// Go on if a rank has failed
+    #[arg(long, conflicts_with = "wait")]
+    pub(crate) keep_going: bool,
+    /// Seconds between SIGTERM and SIGKILL for the others if a rank has failed
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    pub(crate) wait: u32,
+    /// Write host, process and end of each rank into a file, a JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// Say how long each step took
+    #[arg(long)]
+    pub(crate) timing: bool,
+    /// Say where each rank would run, and start nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Say nothing of ranks that have ended well
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Program with its arguments, or a load file: a file that cannot be executed
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub(crate) words: Vec<OsString>,
+}
+
+const AFTER: &str = "\
+Load files have lines of one of three kinds, with words as in DAG files; # begins a comment:
+  yod      [-sz RANKS] [-l HOSTS] PROGRAM ARGUMENTS
+  srun     RANKS PROGRAM ARGUMENTS     RANKS such as 0-3,7 or *; %t is the rank, %o its number in the line
+  mpiexec  -n RANKS PROGRAM ARGUMENTS
+
+Signals: USR1 and USR2 go to all ranks. INT sends them TERM, a second one KILL, the third ends this program.
+Exit code: that of the rank that has failed first, 128 and the signal that ended it; 4 if nothing has run.";
+
+/// How ranks find each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Pmi {
+    /// PMI-1: MPICH, Intel MPI, MVAPICH
+    #[default]
+    #[value(name = "1")]
+    One,
+    /// Not at all
+    None,
+}
+
+/// Which CPUs ranks get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Bind {
+    /// As cpus if the task has CPUs of its own
+    #[default]
+    Auto,
+    /// Each rank has CPUs of its own
+    Cpus,
+    /// All ranks of a host have the same
+    None,
+}
+
+/// Names of hosts.
+#[derive(Clone, Debug)]
+struct Hosts(Vec<String>);
+
+fn parse_hosts(text: &str) -> Result<Hosts, String> {
+    pmc_hosts::parse_hosts(text, 100_000)
+        .map(Hosts)
+        .map_err(|error| error.to_string())
+}
+
+impl Options {
+    /// What it says of ranks and hosts.
+    pub(crate) fn wanted(&self) -> Wanted {
+        Wanted {
+            ranks: self.ranks,
+            nodes: self.nodes,
+            per_node: self.ranks_per_node,
+            on: self.on.as_ref().map(|hosts| hosts.0.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// Returns the description of the command line.
+#[must_use]
+pub fn command() -> clap::Command {
+    Options::command()
+}
+
+/// Reads the command line; else writes why that is not possible, or what was asked for.
+pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Options, ExitCode> {
+    Options::try_parse_from(arguments).map_err(|error| {
+        let code = if error.use_stderr() { USAGE } else { 0 };
+        match error.print() {
+            Ok(()) => ExitCode::from(code),
+            Err(_) => ExitCode::from(pmc_terminal::NOT_WRITTEN),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Options {
+        let all = std::iter::once(&NAME).chain(words);
+        Options::try_parse_from(all).unwrap()
+    }
+
+    #[test]
+    fn the_words_of_the_program_are_its_own() {
+        let options = parsed(&["-n", "4", "--tag", "./a", "-n", "7", "--help"]);
+        assert_eq!(options.words, ["./a", "-n", "7", "--help"]);
+        assert_eq!(options.wanted().ranks, Some(4));
+        assert_eq!(parsed(&["--on", "n[1-2]", "a"]).wanted().on, ["n1", "n2"]);
+    }
+
+    #[test]
+    fn contradictions_and_nonsense_are_refused() {
+        for words in [
+            &["-n", "0", "a"][..],
+            &["-n", "4294967296", "a"],
+            &["--on", "n[", "a"],
+            &["--keep-going", "--wait", "3", "a"],
+            &["-n", "3"],
+        ] {
+            let all = std::iter::once(&NAME).chain(words);
+            assert!(Options::try_parse_from(all).is_err(), "{words:?}");
+        }
+        command().debug_assert();
+    }
+}

@@ -1,0 +1,67 @@
+//! `pmc-launch`: starts the processes of a parallel program, its *ranks*, on the hosts of a task.
+//!
+//! The *front end* is what a person or a task starts. It starts a *proxy* on each host, by `pmc-rsh`; the
+//! proxy of its own host is a child. Proxies start the ranks (`proxy`); what both say to each other is in
+//! `frames`.
+//!
+//! ```text
+//! starting ──all proxies are there──> loading ──all ranks stand before their first instruction──> running
+//!     └──────────── failed: all is torn down, nothing has run ─────┘                  └──> ending ──> ended
+//! ```
+//!
+//! A rank stops at its `execve` until all others have, too. So no rank runs before all programs are known to
+//! be there, and what cannot be executed is known before anything has run.
+//!
+//! The command line is in `arguments`, load files in `loadfile`, which rank runs where in `world`. The
+//! protocol by which MPI libraries find each other, PMI-1, is in `pmi`, without any file or process.
+
+mod arguments;
+mod error;
+mod frames;
+mod front;
+mod loadfile;
+mod pmi;
+mod proxy;
+mod world;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+pub use arguments::{Options, command};
+
+/// Name of the program.
+const NAME: &str = "pmc-launch";
+
+/// First argument of a proxy. The next one is its version.
+const PROXY: &str = "--proxy";
+
+/// Exit code if nothing was started.
+const NOT_STARTED: u8 = 4;
+
+/// Exit code if the command line is wrong.
+const USAGE: u8 = 2;
+
+/// The program.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    if arguments.get(1).is_some_and(|argument| argument == PROXY) {
+        return proxy::main(arguments.get(2));
+    }
+    match arguments::parse(arguments) {
+        Ok(options) => ExitCode::from(launch(&options)),
+        Err(code) => code,
+    }
+}
+
+/// Runs a launch. Returns its exit code.
+#[must_use]
+pub fn launch(options: &Options) -> u8 {
+    match front::run(options) {
+        Ok(code) => code,
+        Err(error) => {
+            pmc_terminal::message(format_args!("{NAME}: {error}"));
+            if error.is_usage() { USAGE } else { NOT_STARTED }
+        }
+    }
+}
