@@ -60,10 +60,10 @@ impl Task {
             Task::StageOut(_) => (3, "stage-out-tx"),
             Task::Register(_) => (4, "registration"),
             Task::InterSite(_) => (5, "inter-site-tx"),
-            Task::CreateDir => (6, "create-dir"),
+            // The jobs that do nothing take part in making directories, or stand for them, as in Pegasus.
+            Task::CreateDir | Task::NoOp => (6, "create-dir"),
             Task::CleanUp(_) | Task::RemoveDir => (8, "cleanup"),
             Task::Chmod(_) => (9, "chmod"),
-            Task::NoOp => (0, "unassigned"),
         }
     }
     /// Returns the transformation for kickstart and events; empty for compute jobs, which have their own.

@@ -17,7 +17,8 @@ command line and the files of the moment. Each such call is then adapted to one 
 
 Both planners get the adapted call. With --keep-sites, calls are not adapted: sites, staging sites, selectors and data
 configuration stay as the workflow has them (condorpool, condorio, …). Only ours plans them, since the original refuses
-condorio with PMC. Images of containers and `pegasus-keg` are stand-ins there, too.
+condorio with PMC. Images of containers and `pegasus-keg` are stand-ins there, too. With --condor, calls keep their sites,
+both planners make plans for HTCondor, jobs, edges and file lists of auxiliary jobs are compared, and nothing runs.
 
 The result is a table with a line for each call:
 
@@ -185,12 +186,15 @@ def parse():
     parser.add_argument("--only", metavar="TEXT", help="only workflows that begin with one of these, separated by commas")
     parser.add_argument("--table", type=pathlib.Path, metavar="FILE", help="also write the table as Markdown")
     parser.add_argument("--keep-sites", action="store_true", help="plan with the sites that workflows have; without --reference")
+    parser.add_argument("--condor", action="store_true", help="plan for HTCondor, with the sites that workflows have")
     parser.add_argument("--no-run", action="store_true", help="plan only")
     options = parser.parse_args()
     options.pegasus, options.work = options.pegasus.resolve(), options.work.resolve()
     options.bin = options.bin.resolve()
     if options.keep_sites and options.reference:
         parser.error("--keep-sites cannot be used with --reference")
+    if options.condor:
+        options.keep_sites = options.no_run = True
     return options
 
 
@@ -469,7 +473,7 @@ def kept(call, place):
         if path.is_file() and path.suffix in CATALOGS + (".properties", ".conf", ""):
             keep_catalog(path, original, files, place)
     variables = {name: value.replace(original, str(files)) for name, value in record["environment"].items()}
-    return files, line + ["-Dpegasus.code.generator=PMC"], variables
+    return files, line, variables
 
 
 def keep_catalog(path, original, files, place):
@@ -612,7 +616,8 @@ def examine(call, options, place):
     """Result of planning, and of the run, of one call."""
     if options.keep_sites:
         files, line, variables = kept(call, place)
-        their_line = None
+        line += ["-Dpegasus.code.generator=" + ("Condor" if options.condor else "PMC")]
+        their_line = line
     else:
         (files, line, their_line), variables = adapt(call, place), os.environ
     shutil.rmtree(place.work / "run", ignore_errors=True)
@@ -626,7 +631,7 @@ def examine(call, options, place):
         elif theirs is None:
             result = "ours only: " + message(their_log)
         else:
-            difference = compare(theirs, ours)
+            difference = compare(theirs, ours, read_condor if options.condor else read_plan)
             result = f"differs: {difference}" if difference else "equal"
     else:
         result = "planned" if ours else "refused: " + message(our_log)
@@ -663,9 +668,9 @@ def message(log):
     return re.sub(r"^(\[\d\] (\w+\.)*\w+: |pmc-plan: )", "", (causes or errors)[-1 if causes else 0])[:200].replace("|", "/")
 
 
-def compare(theirs, ours):
+def compare(theirs, ours, read):
     """The first difference between two plans; None if there is none."""
-    first, second = read_plan(theirs), read_plan(ours)
+    first, second = read(theirs), read(ours)
     for what in ("tasks", "edges"):
         missing, more = sorted(first[what] - second[what]), sorted(second[what] - first[what])
         if missing or more:
@@ -737,6 +742,25 @@ def read_plan(directory):
         options = [word for word in commands[path.stem] if not word.startswith("@SUBMIT@") and word != "pegasus-lite"]
         commands[path.stem] = options + [word for word in command if word]
     return {"tasks": tasks, "edges": edges, "commands": commands, "transfers": transfers}
+
+
+def read_condor(directory):
+    """Jobs, edges, and file lists of auxiliary jobs of a plan for HTCondor."""
+    origin = (directory / "origin").read_text()
+    tasks, edges, transfers = set(), set(), {}
+    for line in next(directory.glob("*.dag")).read_text().splitlines():
+        words = line.split()
+        if words[:1] == ["JOB"]:
+            tasks.add(words[1])
+        elif words[:2] == ["SUBDAG", "EXTERNAL"]:
+            tasks.add(words[2])
+        elif words[:1] == ["PARENT"]:
+            edges.add((words[1], words[3]))
+    for path in directory.rglob("*.in"):
+        if path.stem in tasks and path.stem.startswith(("stage_", "clean", "create_dir", "register")):
+            text = re.sub(r"/(run\d{4}|run-[0-9a-f-]{36}|\d{8}T\d{6}[+-]\d{4})(?=[/\"\s]|$)", "/@RUN@", path.read_text())
+            transfers[path.stem] = file_list(text.replace(origin, "@SUBMIT@"))
+    return {"tasks": tasks, "edges": edges, "commands": {}, "transfers": transfers}
 
 
 def described(text):

@@ -1,14 +1,17 @@
 //! Time of planning, relative to parsing the workflow file.
 //!
 //! `cargo bench -p pmc-plan --bench plan` writes workflows of 10,000, 100,000 and a million jobs in three
-//! levels into a temporary directory (below `TMPDIR`; use a directory in memory to exclude the disk)
-//! and plans them. `PMC_BENCH_JOBS` names other sizes (`10000,100000`). Each measurement runs in a new
-//! process, so that its peak memory is known. The best of several rounds counts.
+//! levels into a temporary directory (below `TMPDIR`; use a directory in memory to exclude the disk) and
+//! plans them; with the argument `condor`, it measures plans for HTCondor. `PMC_BENCH_JOBS` names other
+//! sizes (`10000,100000`). Each measurement runs in a new process, so that its peak memory is known. The
+//! best of several rounds counts.
 
+mod condor;
 mod inputs;
 
+use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, exit};
 use std::time::Instant;
 
@@ -18,6 +21,8 @@ use inputs::Syntax;
 
 /// Option that makes this program measure one part.
 const PART: &str = "--part";
+/// Part that runs a program.
+const RUN: &str = "run";
 /// Seconds and megabytes of pegasus-plan 5.1.3 on Java 17 for 10,000 jobs in three levels, on a machine with
 /// two cores.
 const REFERENCE: (f64, f64) = (11.7, 898.0);
@@ -26,6 +31,10 @@ fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if let Some(at) = arguments.iter().position(|argument| argument == PART) {
         measure_here(&arguments[at + 1..]);
+        return;
+    }
+    if arguments.iter().any(|argument| argument == "condor") {
+        condor::run();
         return;
     }
     let sizes = std::env::var("PMC_BENCH_JOBS").unwrap_or_else(|_| "10000,100000,1000000".into());
@@ -111,9 +120,20 @@ fn compare(directory: &Path, syntax: Syntax, jobs: usize) {
 
 /// Measures a part in a new process.
 fn measure(part: &str, file: &Path) -> Cost {
+    measure_words(&[part.as_ref(), file.as_os_str()])
+}
+
+/// Measures a program with arguments, in a directory.
+fn measure_command(program: &str, arguments: &[String], directory: &Path) -> Cost {
+    let mut words: Vec<&OsStr> = vec![RUN.as_ref(), directory.as_os_str(), program.as_ref()];
+    words.extend(arguments.iter().map(OsStr::new));
+    measure_words(&words)
+}
+
+fn measure_words(words: &[&OsStr]) -> Cost {
     let output = Command::new(std::env::current_exe().expect("a running program has a file"))
-        .args([PART, part])
-        .arg(file)
+        .arg(PART)
+        .args(words)
         .output()
         .expect("this program can be started again");
     let text = String::from_utf8_lossy(&output.stdout);
@@ -124,7 +144,10 @@ fn measure(part: &str, file: &Path) -> Cost {
     match figures[..] {
         [wall, cpu, peak_mb] if output.status.success() => Cost { wall, cpu, peak_mb },
         _ => {
-            eprint!("{part} failed: {text}{}", String::from_utf8_lossy(&output.stderr));
+            eprint!(
+                "{words:?} failed: {text}{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             exit(1);
         }
     }
@@ -132,24 +155,25 @@ fn measure(part: &str, file: &Path) -> Cost {
 
 /// Measures a part and prints wall time, CPU time and peak memory.
 fn measure_here(arguments: &[String]) {
-    let [name, file] = arguments else {
-        exit(2);
-    };
-    let file = PathBuf::from(file);
     let start = Instant::now();
-    let who = match name.as_str() {
-        "parse" => {
-            parse(&file);
+    let who = match arguments {
+        [name, file] if name == "parse" => {
+            parse(Path::new(file));
             UsageWho::RUSAGE_SELF
         }
-        "read" => {
-            read(&file);
+        [name, file] if name == "read" => {
+            read(Path::new(file));
             UsageWho::RUSAGE_SELF
         }
-        _ => {
-            plan(&file);
+        [name, file] if name == "plan" => {
+            plan(Path::new(file));
             UsageWho::RUSAGE_CHILDREN
         }
+        [name, directory, program, arguments @ ..] if name == RUN => {
+            command(program, arguments, directory);
+            UsageWho::RUSAGE_CHILDREN
+        }
+        _ => exit(2),
     };
     let wall = start.elapsed();
     let usage = getrusage(who).expect("a process may ask for its own usage");
@@ -188,6 +212,19 @@ fn read(file: &Path) {
         .expect("the file is right")
         .workflow;
     assert!(!workflow.jobs.is_empty());
+}
+
+/// Runs a program, which must succeed. It prints nothing.
+fn command(program: &str, arguments: &[String], directory: &str) {
+    let output = Command::new(program)
+        .args(arguments)
+        .current_dir(directory)
+        .output();
+    let output = output.expect("the program can be started");
+    if !output.status.success() {
+        eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+        exit(1);
+    }
 }
 
 /// Runs the planner.

@@ -59,36 +59,38 @@ pub struct Key {
     pub name: &'static str,
     /// What it does.
     pub state: State,
+    /// What it does in plans for HTCondor, if that is something else.
+    pub for_htcondor: Option<&'static str>,
 }
 
 const fn on(name: &'static str, what: &'static str) -> Key {
     let state = State::Effective(what);
-    Key { name, state }
+    Key::new(name, state)
 }
 
 const fn on_for(name: &'static str, values: &'static str, what: &'static str, why: &'static str) -> Key {
     let state = State::EffectiveFor { values, what, why };
-    Key { name, state }
+    Key::new(name, state)
 }
 
 const fn copied(name: &'static str, reader: &'static str) -> Key {
     let state = State::Copied(reader);
-    Key { name, state }
+    Key::new(name, state)
 }
 
 const fn off(name: &'static str, idle: &'static str, why: &'static str) -> Key {
     let state = State::Ignored { idle, why };
-    Key { name, state }
+    Key::new(name, state)
 }
 
 const fn refused(name: &'static str, but: &'static str) -> Key {
     let state = State::Refused(but);
-    Key { name, state }
+    Key::new(name, state)
 }
 
 const fn old(name: &'static str, new: &'static str) -> Key {
     let state = State::OldName(new);
-    Key { name, state }
+    Key::new(name, state)
 }
 
 /// The reason of inputs that bypass the work directory.
@@ -99,39 +101,48 @@ pub(crate) const BYPASS: &str = "with a shared file system all inputs come into 
 /// The reason of keys that only HTCondor reads.
 const CONDOR: &str = "there is no HTCondor, the executor starts the tasks";
 
-/// Reasons that do not hold in plans for HTCondor: it reads the keys, or DAGMan does, or a batch system.
-const NOT_UNDER_CONDOR: [&str; 4] = [CONDOR, profiles::DAGMAN, profiles::SCRIPTS, profiles::BATCH_JOB];
-
-/// Keys that have an effect only in plans for HTCondor, for other reasons.
-const ONLY_UNDER_CONDOR: [&str; 5] = [
-    "diskspace",
-    "pegasus.job.priority.assign",
-    "pegasus_credentials",
-    "ssh_private_key",
-    "x509_user_proxy",
-];
-
 impl Key {
-    /// Returns whether the key has its effect in plans for HTCondor, and none in others.
+    const fn new(name: &'static str, state: State) -> Self {
+        Key {
+            name,
+            state,
+            for_htcondor: None,
+        }
+    }
+
+    /// The same key with an effect in plans for HTCondor.
+    const fn htcondor(self, what: &'static str) -> Self {
+        Key {
+            for_htcondor: Some(what),
+            ..self
+        }
+    }
+
+    /// Returns whether the key has an effect in plans for HTCondor, and none in others.
     #[must_use]
     pub fn is_for_condor(&self) -> bool {
-        match self.state {
-            State::Ignored { why, .. } => {
-                NOT_UNDER_CONDOR.contains(&why) || ONLY_UNDER_CONDOR.contains(&self.name)
-            }
-            _ => false,
-        }
+        self.for_htcondor.is_some() && matches!(self.state, State::Ignored { .. })
     }
 }
 
 /// Returns whether a warning says that a key has no effect, which has one in plans for HTCondor.
 pub(crate) fn is_wrong_for_condor(message: &str) -> bool {
-    let is_named =
-        |name: &&str| message.contains(&format!("::{name} ")) || message.contains(&format!(" {name} "));
-    is_without_effect(message)
-        && (NOT_UNDER_CONDOR.iter().any(|why| message.contains(why))
-            || ONLY_UNDER_CONDOR.iter().any(is_named))
-        || message.contains("only HTCondor knows expressions")
+    if message.contains("only HTCondor knows expressions") {
+        return true;
+    }
+    let Some((subject, _)) = message.split_once(" has no effect: ") else {
+        return false;
+    };
+    let key = match subject.strip_prefix("the profile ") {
+        Some(name) => name.split_once("::").and_then(|(namespace, key)| {
+            let namespace = Namespace::parse(namespace)?;
+            profile(namespace, key)
+        }),
+        None => subject
+            .strip_prefix("the property ")
+            .and_then(|text| property(text.split_once(" = ").map_or(text, |(key, _)| key))),
+    };
+    key.is_some_and(Key::is_for_condor)
 }
 
 /// Returns the entry of a name: that of the name itself, else that of the longest pattern which matches.

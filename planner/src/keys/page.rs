@@ -20,8 +20,8 @@ Every property and profile key of Pegasus 5.1, and those of pmc-plan. A key that
 warning with the reason, unless its value is one of those in parentheses. A key that is not in the tables causes a
 warning, too, with the most similar name. Values that are refused end the planning.
 
-The column *HTCondor* says what a key does in plans for HTCondor (`pegasus.code.generator` = `Condor`): *Pegasus* means what it does
-in Pegasus; otherwise it does what the second column says.
+Plans for HTCondor (`pegasus.code.generator` = `Condor`) know more keys: what is said in the column *for HTCondor* counts for them. Where
+that is empty, a key does the same in all plans.
 
 `*` stands for any text. Every profile key is also a property, with the namespace before it: `pegasus.runtime`,
 `dagman.retry`, `env.PATH`. Profiles take precedence in the order properties, job, site, transformation; the last
@@ -59,7 +59,7 @@ fn section(page: &mut String, title: &str, keys: impl Iterator<Item = Key>) {
     // Writing into a String cannot fail.
     let _ = writeln!(
         page,
-        "{depth} {title}\n\n| key | what it does | HTCondor |\n|---|---|---|"
+        "{depth} {title}\n\n| key | what it does | for HTCondor |\n|---|---|---|"
     );
     for key in keys {
         let text = match key.state {
@@ -76,7 +76,7 @@ fn section(page: &mut String, title: &str, keys: impl Iterator<Item = Key>) {
             State::Refused(but) => format!("{but}; other values are *refused*"),
             State::OldName(new) => format!("old name of `{new}`"),
         };
-        let condor = if key.is_for_condor() { "Pegasus" } else { "" };
+        let condor = key.for_htcondor.unwrap_or_default();
         let _ = writeln!(
             page,
             "| `{}` | {} | {condor} |",

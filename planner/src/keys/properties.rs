@@ -82,8 +82,14 @@ pub const PROPERTIES: &[Key] = &[
     on("pegasus.clusterer.nodes", "jobs in a cluster by site, unless a profile says how many"),
     on("pegasus.clusterer.preference", "`runtime`: the technique `horizontal` balances by run time"),
     refused("pegasus.code.generator", "`PMC` (default), `Condor` or `Shell`"),
-    off("pegasus.condor.*", "", CONDOR),
-    off("pegasus.credential.encrypt", "", "files do not pass through HTCondor"),
+    off("pegasus.condor.arguments.quote", "", CONDOR)
+        .htcondor("false: arguments stand in submit descriptions as they were written"),
+    off("pegasus.condor.concurrency.limits", "", CONDOR)
+        .htcondor("true: jobs count for the limits of the pool that Pegasus names, such as `pegasus_transfer.stagein`"),
+    off("pegasus.condor.dag.checker.jobs", "", "no program of HTCondor is needed to plan, so none checks the DAG"),
+    off("pegasus.condor.logs.symlink", "false", "all logs are in the submit directory"),
+    off("pegasus.credential.encrypt", "", "files do not pass through HTCondor")
+        .htcondor("false: credentials that travel with jobs are not encrypted"),
     old("pegasus.dashboard.output", "pegasus.catalog.master.url"),
     on("pegasus.data.configuration",
         "how jobs get their files: sharedfs (default), nonsharedfs, condorio (nonsharedfs with the staging site local)"),
@@ -141,7 +147,8 @@ pub const PROPERTIES: &[Key] = &[
     off("pegasus.home.*", "", "the programs of an installation are found by PEGASUS_HOME"),
     on("pegasus.integrity.checking", "checksums: full, nosymlink, none"),
     off("pegasus.job.priority", "", "the profile pmc_priority sets the priority of tasks"),
-    off("pegasus.job.priority.assign", "", "the profile pmc_priority sets the priority of tasks"),
+    off("pegasus.job.priority.assign", "", "the profile pmc_priority sets the priority of tasks")
+        .htcondor("false: only jobs with `condor::priority` have one; others have it by kind and depth"),
     on("pegasus.lite.cache",
         "bytes (`10G`) of the cache of a node for inputs that several jobs fetch over the network, or off; by default a quarter of its free space"),
     on("pegasus.lite.form", "under HTCondor, jobs with directories of their own are native or script"),
@@ -207,8 +214,10 @@ pub const PROPERTIES: &[Key] = &[
     off("pegasus.transfer.setup.source.base.url", "", PACKAGES),
     on("pegasus.transfer.staging.delimiter", "what joins the parts of the name of a staged program"),
     off("pegasus.transfer.worker.package", "false", PACKAGES),
-    off("pegasus.transfer.worker.package.autodownload", "", PACKAGES),
-    off("pegasus.transfer.worker.package.strict", "", PACKAGES),
+    off("pegasus.transfer.worker.package.autodownload", "", PACKAGES)
+        .htcondor("false: job scripts download no worker package"),
+    off("pegasus.transfer.worker.package.strict", "", PACKAGES)
+        .htcondor("false: job scripts take a worker package of another version"),
     old("pegasus.transformation.selector", "pegasus.selector.transformation"),
     copied("pegasus.workflow.root.uuid", "pegasus-monitord"),
     on("pmc.check.outputs", "a job fails if it ends without an output that it declares"),

@@ -176,7 +176,7 @@ fn build_plan<'r>(
     let further = further.chain(preflight::missing_inputs(workflow, &exec, request));
     warnings.extend(further.map(Diagnostic::warning));
     if inputs.settings.generator.abilities().ships_files {
-        warnings.retain(|warning| !keys::is_wrong_for_condor(&warning.to_string()));
+        warnings.retain(|warning| !keys::is_wrong_for_condor(&warning.message));
     }
     let mut seen = rustc_hash::FxHashSet::default();
     warnings.retain(|warning| seen.insert(warning.to_string()));

@@ -193,7 +193,7 @@ const CLEANUP_STRATEGIES: &[(&str, CleanupStrategy)] = &[
 const LITE_FORMS: &[(&str, Option<bool>)] = &[("native", Some(false)), ("script", Some(true))];
 
 /// What concerns plans for HTCondor only.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CondorSettings {
     /// Jobs with directories of their own are scripts, or are not, if that is said.
     pub(crate) lite_scripts: Option<bool>,
@@ -201,6 +201,14 @@ pub(crate) struct CondorSettings {
     pub(crate) assigns_priorities: bool,
     /// Jobs of each kind count for a limit of the pool.
     pub(crate) limits_concurrency: bool,
+    /// Name of the application.
+    pub(crate) application: Option<Box<str>>,
+    /// HTCondor encrypts credentials that travel with jobs.
+    pub(crate) encrypts_credentials: bool,
+    /// Job scripts want a worker package of the same version.
+    pub(crate) package_is_strict: bool,
+    /// Job scripts may download a worker package.
+    pub(crate) package_is_downloaded: bool,
 }
 
 /// The settings.
@@ -489,10 +497,19 @@ impl Choices<'_> {
         let is = |key: &str| self.properties.get(key).and_then(parse_bool);
         let assigns_priorities = is("pegasus.job.priority.assign") != Some(false);
         let limits_concurrency = is("pegasus.condor.concurrency.limits") == Some(true);
+        let application = ["pegasus.metrics.app", "pegasus.metrics.app.name"];
+        let application = application.iter().find_map(|key| self.properties.get(key));
         CondorSettings {
+            application: application
+                .map(str::trim)
+                .filter(|name| !name.is_empty())
+                .map(Into::into),
             lite_scripts: self.one_of("pegasus.lite.form", None, LITE_FORMS),
             assigns_priorities,
             limits_concurrency,
+            encrypts_credentials: is("pegasus.credential.encrypt") != Some(false),
+            package_is_strict: is("pegasus.transfer.worker.package.strict") != Some(false),
+            package_is_downloaded: is("pegasus.transfer.worker.package.autodownload") != Some(false),
         }
     }
 

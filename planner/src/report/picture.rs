@@ -40,7 +40,6 @@ const KINDS: &[(&str, &str)] = &[
     ("create-dir", "#cddff2"),
     ("cleanup", "#e0e0e0"),
     ("chmod", "#e8f0f8"),
-    ("unassigned", "#ffffff"),
 ];
 
 /// A job to be drawn.

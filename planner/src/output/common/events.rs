@@ -338,7 +338,10 @@ impl Prefixes {
         let plan = job.plan;
         let (kind, description) = plan.exec.event_type(&job);
         let profiles = &job.setup.profiles;
-        let retries = profiles.get(Namespace::Dagman, "retry").map_or("1", str::trim);
+        let retries = match job.task {
+            Task::NoOp => "0",
+            _ => profiles.get(Namespace::Dagman, "retry").map_or("1", str::trim),
+        };
         let (clustered, tasks) = match job.task {
             Task::Cluster(n, _) => ("1", plan.exec.clusters[n].members.len() as u64),
             Task::Compute(_) if !job.is_nested() => ("0", 1),

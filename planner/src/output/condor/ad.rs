@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use pmc_dagman::write::{Dollars, SubmitFile, WriteError, class_ad_string, environment};
 
-use crate::tasks::PlannedJob;
+use crate::exec::Task;
+use crate::tasks::{Plan, PlannedJob};
 
 use super::context::{Context, VERSION};
 
@@ -124,10 +125,12 @@ impl<'a> Ad<'a> {
             file.command(name, value)?;
         }
         let mut transformation = String::new();
-        match job.is_nested() {
-            true => transformation.push_str("condor::dagman"),
-            false => plan.push_transformation(&job, &mut transformation),
+        match job.task {
+            _ if job.is_nested() => transformation.push_str("condor::dagman"),
+            Task::NoOp => transformation.push_str(noop_transformation(plan)),
+            _ => plan.push_transformation(&job, &mut transformation),
         }
+        let application = plan.settings.condor.application.as_deref();
         let texts: [(&str, &str); 9] = [
             ("+pegasus_generator", "Pegasus"),
             ("+pegasus_root_wf_uuid", &plan.nesting.root),
@@ -139,7 +142,8 @@ impl<'a> Ad<'a> {
             ("+pegasus_wf_dax_job_id", context.logical_id(job)),
             ("+pegasus_wf_dag_job_id", &job.name),
         ];
-        for (name, text) in texts {
+        let of_user = application.map(|name| ("+pegasus_wf_app", name));
+        for (name, text) in texts.into_iter().chain(of_user) {
             file.command(name, &literal(&class_ad_string(text)))?;
         }
         file.command("+pegasus_job_class", &plan.exec.event_type(&job).0.to_string())?;
@@ -148,6 +152,15 @@ impl<'a> Ad<'a> {
         let size = job.cluster().map_or(1, |cluster| cluster.members.len());
         file.command("+pegasus_cluster_size", &size.to_string())?;
         Ok(file.queue())
+    }
+}
+
+/// Returns what Pegasus calls a job that does nothing: the only one of a plan without work, or one that
+/// waits for all directories.
+fn noop_transformation(plan: &Plan<'_>) -> &'static str {
+    match plan.exec.jobs.len() {
+        1 => "pegasus::noop:1.0",
+        _ => "pegasus::dirmanager",
     }
 }
 

@@ -3,14 +3,19 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustc_hash::FxHashMap;
+
 use crate::catalog::site::Grid;
 use crate::data_mode::DataMode;
 use crate::error::PlanError;
 use crate::exec::{JobId, Task};
 use crate::graph::Graph;
+use crate::model::FileId;
 use crate::profiles::Namespace;
 use crate::request::Request;
 use crate::tasks::{Plan, PlannedJob, lite};
+
+use super::{programs, stage_in};
 
 /// Version that submit descriptions name, for programs that look for one of Pegasus.
 pub(super) use crate::model::COMPATIBLE_VERSION as VERSION;
@@ -29,6 +34,12 @@ pub(super) struct Context<'a> {
     pub(super) depths: Vec<u32>,
     /// Parents of each job.
     pub(super) graph: Graph<JobId>,
+    /// Ranks of stage-in jobs among those of their level.
+    pub(super) stage_in_ranks: FxHashMap<JobId, i64>,
+    /// Metadata of inputs from the replica catalog, for jobs that are scripts.
+    pub(super) metadata: FxHashMap<FileId, &'a [(String, String)]>,
+    /// The program of DAGMan, if the planner finds one.
+    pub(super) dagman: Option<String>,
     /// Time of planning, in seconds of the epoch, as in the braindump.
     pub(super) time: String,
 }
@@ -55,6 +66,12 @@ impl<'a> Context<'a> {
             worker_package,
             depths: depths(plan),
             graph: Graph::new(plan.exec.jobs.len(), &plan.exec.edges),
+            stage_in_ranks: stage_in::ranks(plan),
+            metadata: match plan.has_job_scripts && is_lite {
+                true => metadata(plan),
+                false => FxHashMap::default(),
+            },
+            dagman: programs::dagman(plan, &request.environment.variables),
             time: request.environment.now.format("%Y%m%dT%H%M%S%z").to_string(),
         })
     }
@@ -155,6 +172,19 @@ fn depths(plan: &Plan<'_>) -> Vec<u32> {
     let graph = Graph::new(exec.jobs.len(), &edges);
     let depths = graph.depths(&plan.order);
     depths.iter().map(|depth| depth + 1).collect()
+}
+
+/// Returns the metadata of all files that are staged in.
+fn metadata<'a>(plan: &Plan<'a>) -> FxHashMap<FileId, &'a [(String, String)]> {
+    let exec = plan.exec;
+    let staged = exec.jobs.iter().filter_map(|job| match job.task {
+        Task::StageIn(n) => Some(&exec.transfers[n].files),
+        _ => None,
+    });
+    let known = staged
+        .flatten()
+        .filter_map(|file| Some((file.file, file.metadata.as_deref()?)));
+    known.collect()
 }
 
 /// Questions about single jobs.

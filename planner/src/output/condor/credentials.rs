@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use crate::exec::{Place, SiteId, Task};
+use crate::profiles::{Namespace, Profiles};
 use crate::refine::sites::Access;
 use crate::tasks::PlannedJob;
 
@@ -22,23 +23,39 @@ struct Kind {
     /// File below the home directory that is used if nothing names one. If it is missing, the transfer may
     /// get on without.
     default: Option<&'static str>,
+    /// Only servers that have a section in the file need it.
+    by_section: bool,
 }
 
-const KINDS: [Kind; 3] = [
+const PROXY: &str = "X509_USER_PROXY";
+const CREDENTIALS: &str = "PEGASUS_CREDENTIALS";
+/// Where Pegasus' users keep credentials, below the home directory.
+const CREDENTIALS_FILE: &str = ".pegasus/credentials.conf";
+
+const KINDS: [Kind; 4] = [
     Kind {
         name: "SSH_PRIVATE_KEY",
-        schemes: &["scp", "sftp"],
+        schemes: &["scp", "sftp", "sshftp"],
         default: None,
+        by_section: false,
     },
     Kind {
-        name: "X509_USER_PROXY",
-        schemes: &["gsiftp"],
+        name: PROXY,
+        schemes: &["gsiftp", "gsidavs", "gsiscp", "root", "srm", "xroot", "xrootd"],
         default: None,
+        by_section: false,
     },
     Kind {
-        name: "PEGASUS_CREDENTIALS",
+        name: CREDENTIALS,
         schemes: &["s3", "s3s", "webdav", "webdavs"],
-        default: Some(".pegasus/credentials.conf"),
+        default: Some(CREDENTIALS_FILE),
+        by_section: false,
+    },
+    Kind {
+        name: CREDENTIALS,
+        schemes: &["http", "https"],
+        default: Some(CREDENTIALS_FILE),
+        by_section: true,
     },
 ];
 
@@ -53,11 +70,23 @@ pub(super) fn add<'a>(
     ad: &mut Ad<'a>,
 ) -> Result<(), String> {
     let is_local = job.site == context.plan.sites.local();
-    for (kind, site) in needed(job) {
-        let Some(path) = find(context, job, kind, &site)? else {
+    for (kind, site, server) in needed(job) {
+        let Some(path) = find(context, job, kind, (&site, &server))? else {
             continue;
         };
-        let variable = format!("{}_{}", kind.name, site.replace('-', "_"));
+        if kind.name == PROXY && !is_local {
+            // HTCondor brings one proxy, and says where it is.
+            if ad.get("x509userproxy").is_none() {
+                ad.set_literal("x509userproxy", &path);
+            }
+            if ad.get("x509userproxy") == Some(literal(&path).as_str()) {
+                continue;
+            }
+        }
+        let variable = match kind.name {
+            CREDENTIALS if !ad.has_variable(CREDENTIALS) => CREDENTIALS.to_owned(),
+            name => format!("{name}_{}", site.replace('-', "_")),
+        };
         if is_local {
             ad.set_variable(variable, path);
             continue;
@@ -65,16 +94,19 @@ pub(super) fn add<'a>(
         let name = path.rsplit('/').next().unwrap_or_default().to_owned();
         ad.set_variable(variable, name);
         let entry = literal(&path);
-        if !transfers.encrypted.contains(&entry) {
+        if !transfers.inputs.contains(&entry) {
             transfers.inputs.insert(0, entry.clone());
+        }
+        if context.plan.settings.condor.encrypts_credentials && !transfers.encrypted.contains(&entry) {
             transfers.encrypted.push(entry);
         }
     }
     Ok(())
 }
 
-/// Returns the kinds of credentials that a job needs, with the sites of the URLs.
-fn needed(job: PlannedJob<'_>) -> BTreeSet<(Kind, String)> {
+/// Returns the kinds of credentials that a job needs, with the sites and the servers of the URLs. Servers
+/// do not matter for most kinds.
+fn needed(job: PlannedJob<'_>) -> BTreeSet<(Kind, String, String)> {
     let plan = job.plan;
     // URLs with their sites.
     let mut urls: Vec<(&str, &str)> = Vec::new();
@@ -119,30 +151,59 @@ fn needed(job: PlannedJob<'_>) -> BTreeSet<(Kind, String)> {
     for (site, url) in urls {
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
         let kinds = KINDS.iter().filter(|kind| kind.schemes.contains(&scheme));
-        all.extend(kinds.map(|kind| (*kind, site.to_owned())));
+        all.extend(kinds.map(|kind| {
+            let server = if kind.by_section { server(url) } else { "" };
+            (*kind, site.to_owned(), server.to_owned())
+        }));
     }
     all
 }
 
-/// Finds the file of a credential: a profile of the site, else a variable of the environment, else the
-/// default place.
+/// Returns protocol and host of a URL, as they name sections of the file with credentials.
+fn server(url: &str) -> &str {
+    let start = url.find("://").map_or(0, |at| at + 3);
+    let end = url[start..].find('/').map_or(url.len(), |at| start + at);
+    &url[..end]
+}
+
+/// Returns the path of a credential that something names: a profile of the site, of the site `local`, or of
+/// the properties, else a variable of the environment.
+fn named<'c>(context: &'c Context<'_>, kind: Kind, site: &str) -> Option<&'c str> {
+    let plan = context.plan;
+    let key = kind.name.to_ascii_lowercase();
+    let local = &plan.sites.get(plan.sites.local()).profiles;
+    let of_site = plan.sites.find(site).map(|id| &plan.sites.get(id).profiles);
+    let properties = &plan.settings.profiles;
+    let in_env = |profiles: &'c Profiles| profiles.get(Namespace::Env, kind.name);
+    let path = of_site
+        .and_then(|profiles| profiles.pegasus(&key))
+        .or_else(|| local.pegasus(&key))
+        .or_else(|| in_env(local))
+        .or_else(|| properties.pegasus(&key))
+        .or_else(|| in_env(properties))
+        .or_else(|| {
+            context
+                .request
+                .environment
+                .variables
+                .get(kind.name)
+                .map(String::as_str)
+        });
+    path.map(str::trim).filter(|path| !path.is_empty())
+}
+
+/// Finds the file of a credential: one that something names, else the one at the default place.
 fn find(
     context: &Context<'_>,
     job: PlannedJob<'_>,
     kind: Kind,
-    site: &str,
+    (site, server): (&str, &str),
 ) -> Result<Option<String>, String> {
-    let plan = context.plan;
-    let key = kind.name.to_ascii_lowercase();
-    let of_site = plan.sites.find(site).map(|id| &plan.sites.get(id).profiles);
-    let of_site = of_site.and_then(|profiles| profiles.pegasus(&key)).map(str::trim);
     let variables = &context.request.environment.variables;
-    let named = of_site.or_else(|| variables.get(kind.name).map(String::as_str));
-    let path = match (
-        named.filter(|path| !path.is_empty()),
-        kind.default,
-        variables.get("HOME"),
-    ) {
+    let proxy = format!("/tmp/x509up_u{}", nix::unistd::getuid());
+    let named = named(context, kind, site);
+    let named = named.or((kind.name == PROXY && Path::new(&proxy).exists()).then_some(proxy.as_str()));
+    let path = match (named, kind.default, variables.get("HOME")) {
         (Some(path), ..) => path.to_owned(),
         (None, Some(default), Some(home)) => {
             let path = format!("{home}/{default}");
@@ -160,6 +221,9 @@ fn find(
             ));
         }
     };
+    if kind.by_section && !has_section(&path, server) {
+        return Ok(None);
+    }
     let status = std::fs::metadata(&path).map_err(|error| {
         format!(
             "job {}: the credential {path} of the site {site} cannot be read: {error}",
@@ -175,4 +239,17 @@ fn find(
         ));
     }
     Ok(Some(path))
+}
+
+/// Returns whether a file with credentials has a section.
+fn has_section(path: &str, name: &str) -> bool {
+    /// No file of credentials is larger.
+    const LIMIT: u64 = 1 << 20;
+    let read = |file| pmc_files::read_rest(&file, LIMIT);
+    let bytes = pmc_files::open_input(Path::new(path)).and_then(read);
+    let text = String::from_utf8(bytes.unwrap_or_default()).unwrap_or_default();
+    let sections = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix('[')?.strip_suffix(']'));
+    sections.map(str::trim).any(|section| section == name)
 }

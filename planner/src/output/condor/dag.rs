@@ -59,8 +59,13 @@ pub(super) fn dag(context: &Context<'_>) -> Result<String, PlanError> {
 fn limits(properties: &Profiles, problems: &mut Vec<Diagnostic>) -> BTreeMap<String, u32> {
     let mut all: BTreeMap<String, u32> = LIMITS.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
     for (key, value) in properties.of(Namespace::Dagman) {
-        let Some(category) = key.strip_suffix(MAX_JOBS) else {
-            continue;
+        let category = match key.strip_suffix(MAX_JOBS) {
+            None => continue,
+            // Old names.
+            Some("stage-in") => "stagein",
+            Some("stage-out") => "stageout",
+            Some("stage-inter") => "stageinter",
+            Some(category) => category,
         };
         match value.trim().parse() {
             Ok(limit) => {
@@ -157,7 +162,7 @@ fn post(context: &Context<'_>, job: PlannedJob<'_>) -> Result<Option<String>, St
         .unwrap_or_default();
     let output = format!("./{}", context.relative(job, ".out"));
     let scope = dagman(profiles, "post.scope").unwrap_or("all");
-    let is_essential = job.has_description() || matches!(job.task, Task::Compute(_) | Task::Cluster(..));
+    let is_essential = !matches!(job.task, Task::Register(_));
     match dagman(profiles, "post") {
         _ if scope.eq_ignore_ascii_case("none")
             || (scope.eq_ignore_ascii_case("essential") && !is_essential) =>

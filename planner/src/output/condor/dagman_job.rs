@@ -110,8 +110,8 @@ pub(super) fn limits(profiles: &[&Profiles], has_defaults: bool) -> String {
 /// Returns the arguments of `condor_dagman`.
 pub(super) fn arguments(dag: &str, limits: &str) -> String {
     format!(
-        "-p 0 -f -l . -Lockfile {dag}.lock -AutoRescue 1 -DoRescueFrom 0 -Dag {dag} -Suppress_notification \
-         -AllowVersionMismatch {limits}"
+        "-p 0 -f -l . -Notification never -Debug 3 -Lockfile {dag}.lock -Dag {dag} -AllowVersionMismatch \
+         -AutoRescue 1 -DoRescueFrom 0 {limits}"
     )
 }
 

@@ -1,5 +1,6 @@
 //! Variables of jobs.
 
+use crate::exec::Task;
 use crate::profiles::Namespace;
 use crate::tasks::PlannedJob;
 
@@ -10,8 +11,22 @@ use super::context::Context;
 pub(super) fn add<'a>(context: &'a Context<'a>, job: PlannedJob<'a>, ad: &mut Ad<'a>) {
     let plan = context.plan;
     let site = plan.sites.get(job.site);
-    let is_local = job.site == plan.sites.local();
     ad.set_variable("LANG", "en_US.UTF-8");
+    if !matches!(job.task, Task::NoOp) {
+        add_profiles(context, job, ad);
+    }
+    ad.set_expanded("CONDOR_JOBID", "$(cluster).$(process)");
+    ad.set_variable("PEGASUS_WF_UUID", plan.uuid);
+    ad.set_variable("PEGASUS_WF_LABEL", plan.workflow.label.as_str());
+    ad.set_variable("PEGASUS_DAG_JOB_ID", job.name.to_string());
+    ad.set_variable("PEGASUS_SITE", site.name.as_str());
+}
+
+/// Sets variables of profiles, and where programs are.
+fn add_profiles<'a>(context: &'a Context<'a>, job: PlannedJob<'a>, ad: &mut Ad<'a>) {
+    let plan = context.plan;
+    let site = plan.sites.get(job.site);
+    let is_local = job.site == plan.sites.local();
     // What is meant for the program in a container stays away from the programs outside.
     let container = job.setup.container.as_ref();
     let is_inside = |name: &str| container.is_some_and(|of| of.profiles.get(Namespace::Env, name).is_some());
@@ -32,9 +47,4 @@ pub(super) fn add<'a>(context: &'a Context<'a>, job: PlannedJob<'a>, ad: &mut Ad
     {
         ad.set_variable("PATH", path.as_str());
     }
-    ad.set_expanded("CONDOR_JOBID", "$(cluster).$(process)");
-    ad.set_variable("PEGASUS_WF_UUID", plan.uuid);
-    ad.set_variable("PEGASUS_WF_LABEL", plan.workflow.label.as_str());
-    ad.set_variable("PEGASUS_DAG_JOB_ID", job.name.to_string());
-    ad.set_variable("PEGASUS_SITE", site.name.as_str());
 }

@@ -13,13 +13,16 @@ use super::transfers::Transfers;
 use super::{arguments, credentials, environment, style};
 
 /// Commands that the planner writes itself. Those of the user are dropped, as in Pegasus.
-const OWN_COMMANDS: [&str; 9] = [
+const OWN_COMMANDS: [&str; 12] = [
     "arguments",
+    "encrypt_input_files",
     "environment",
     "executable",
     "globusrsl",
+    "globusscheduler",
     "initialdir",
     "log",
+    "preserve_relative_paths",
     "queue",
     "remote_initialdir",
     "transfer_input_files",
@@ -72,7 +75,7 @@ pub(super) fn add_common<'a>(context: &'a Context<'a>, job: PlannedJob<'a>, ad: 
     environment::add(context, job, ad);
     let profiles = &job.setup.profiles;
     for (key, value) in profiles.of(Namespace::Condor) {
-        if !OWN_COMMANDS.contains(&key) && !value.trim().is_empty() {
+        if !OWN_COMMANDS.contains(&key) && !value.trim().is_empty() && !is_old_period(key, value) {
             let value = match key.starts_with("stream_") {
                 true => Cow::Owned(value.trim().to_lowercase()),
                 false => Cow::Borrowed(value.trim()),
@@ -105,8 +108,14 @@ pub(super) fn add_common<'a>(context: &'a Context<'a>, job: PlannedJob<'a>, ad: 
     if plan.settings.condor.limits_concurrency
         && let Some(limit) = concurrency_limit(job)
     {
-        ad.or_set("concurrency_limits", limit);
+        ad.set("concurrency_limits", limit);
     }
+}
+
+/// Returns whether a command had the form of a number of seconds in older versions of Pegasus. It is an
+/// expression now.
+fn is_old_period(key: &str, value: &str) -> bool {
+    matches!(key, "periodic_release" | "periodic_remove") && value.trim().parse::<i64>().is_ok()
 }
 
 /// Returns the limit of the pool for jobs of this kind. The names are those of Pegasus.

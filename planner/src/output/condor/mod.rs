@@ -14,9 +14,11 @@ mod environment;
 mod job;
 mod metadata;
 mod nested;
+mod programs;
 mod ranks;
 mod requests;
 mod script;
+mod stage_in;
 mod style;
 mod transfers;
 
@@ -51,11 +53,15 @@ pub(super) struct Condor;
 
 impl Generator for Condor {
     fn braindump(&self, plan: &Plan<'_>) -> Vec<(&'static str, Option<String>)> {
-        vec![
+        let mut lines = vec![
             ("condor_log", Some(context::log_name(plan))),
             ("dag", Some(format!("{}.dag", plan.base))),
             ("type", Some("dag".to_owned())),
-        ]
+        ];
+        if let Some(application) = &plan.settings.condor.application {
+            lines.push(("app", Some(application.to_string())));
+        }
+        lines
     }
 
     fn write(&self, to: &mut Writing<'_>) -> Result<Code, PlanError> {
@@ -162,6 +168,9 @@ fn write_job(
         let path = context.path_in(dir, job, ".sh");
         put(&path, &text)?;
         set_executable(&path)?;
+        if let Some(known) = metadata::of_inputs(context, job) {
+            put(&context.path_in(dir, job, metadata::OF_INPUTS), &known)?;
+        }
         script::replace(context, job, invocation);
     } else {
         invocations.fill(id, invocation).map_err(Failure::Job)?;

@@ -57,13 +57,19 @@ pub(super) fn ad<'a>(context: &'a Context<'a>, nested: NestedJob<'a>) -> Ad<'a> 
     ad.set_variable("_CONDOR_MAX_DAGMAN_LOG", "0");
     ad.set_variable("PEGASUS_METRICS", "true");
     ad.set("universe", "scheduler");
-    // The program of HTCondor may be elsewhere than on the machine of the planner.
-    ad.set("executable", "/usr/bin/env");
     let limits = limits(&[&job.setup.profiles, &job.plan.settings.profiles], false);
-    ad.set(
-        "arguments",
-        format!("\"condor_dagman {}\"", arguments(name, &limits)),
-    );
+    let words = arguments(name, &limits);
+    match &context.dagman {
+        Some(program) => {
+            ad.set_literal("executable", program);
+            ad.set("arguments", format!("\"{words}\""));
+        }
+        // The machine of the planner has none.
+        None => {
+            ad.set("executable", "/usr/bin/env");
+            ad.set("arguments", format!("\"condor_dagman {words}\""));
+        }
+    }
     ad.set_literal("initialdir", &nested.directory().display().to_string());
     for (name, value) in [
         ("getenv", GETENV),

@@ -11,10 +11,17 @@ use super::context::Context;
 /// Returns the priority of a job: that of the user, else that of its kind and depth.
 pub(super) fn priority(context: &Context<'_>, job: PlannedJob<'_>) -> i64 {
     let own = job.setup.profiles.get(Namespace::Condor, "priority");
-    if let Some(own) = own.and_then(|text| text.trim().parse().ok()) {
+    let own = own.and_then(|text| text.trim().parse().ok());
+    let assigns = context.plan.settings.condor.assigns_priorities;
+    if let Task::StageIn(_) = job.task {
+        let rank = context.stage_in_ranks.get(&job.id).copied();
+        let base = if assigns { 700 } else { 0 };
+        return rank.or(own).unwrap_or(0).saturating_add(base);
+    }
+    if let Some(own) = own {
         return own;
     }
-    if !context.plan.settings.condor.assigns_priorities {
+    if !assigns {
         return 0;
     }
     match job.task {
@@ -33,6 +40,7 @@ pub(super) fn category(job: PlannedJob<'_>) -> Option<&str> {
     let of_kind = match job.task {
         Task::StageIn(_) => "stagein",
         Task::StageOut(_) => "stageout",
+        Task::InterSite(_) => "stageinter",
         Task::Register(_) => "registration",
         Task::CleanUp(_) => "cleanup",
         Task::Compute(_) if job.setup.kind != JobKind::Compute => "subwf",

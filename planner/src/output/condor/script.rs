@@ -101,7 +101,9 @@ pub(super) fn script(
             container::variables(container, &mut text);
             let _ = writeln!(text, "{command}");
         }
-        (None, Some(container)) => container::call(&job.name, container, &settings(), &command, &mut text),
+        (None, Some(container)) => {
+            container::call(&job.name, container, &settings(context), &command, &mut text)
+        }
         (Some(_), _) => {
             let mut list = String::new();
             clusters::list(invocations, id, &mut list)?;
@@ -133,7 +135,7 @@ fn head(context: &Context<'_>, job: PlannedJob<'_>, description: &Description) -
     if plan.settings.mode == Mode::Debug {
         text.push_str("set -x\n");
     }
-    text.push_str(&settings());
+    text.push_str(&settings(context));
     if let Some(log) = job.setup.profiles.get(Namespace::Env, "pegasus_lite_log_file") {
         let _ = writeln!(text, "pegasus_lite_log_file={}", shell_quote(log));
     }
@@ -160,16 +162,19 @@ fn head(context: &Context<'_>, job: PlannedJob<'_>, description: &Description) -
 }
 
 /// Returns the settings of the functions.
-fn settings() -> String {
+fn settings(context: &Context<'_>) -> String {
+    let settings = &context.plan.settings.condor;
     let mut parts = VERSION.split('.');
     let mut part = || parts.next().unwrap_or("0");
     format!(
         "pegasus_lite_version_major=\"{}\"\npegasus_lite_version_minor=\"{}\"\npegasus_lite_version_patch=\"{}\"\n\
-         pegasus_lite_enforce_strict_wp_check=\"true\"\npegasus_lite_version_allow_wp_auto_download=\"true\"\n\
+         pegasus_lite_enforce_strict_wp_check=\"{}\"\npegasus_lite_version_allow_wp_auto_download=\"{}\"\n\
          pegasus_metrics=\"true\"\n",
         part(),
         part(),
-        part()
+        part(),
+        settings.package_is_strict,
+        settings.package_is_downloaded,
     )
 }
 

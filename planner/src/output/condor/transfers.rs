@@ -10,6 +10,7 @@ use crate::tasks::{Invocation, PlannedJob};
 
 use super::ad::literal;
 use super::context::{COMMON, Context};
+use super::metadata;
 
 /// The submit directory, as submit descriptions name it.
 const SUBMIT: &str = "$(wf_submit_dir)/";
@@ -43,8 +44,7 @@ impl Transfers {
             this.inputs.push(format!("{SUBMIT}{name}"));
         }
         this.add_lists(context, job);
-        if let Some(file) = &invocation.argument_file {
-            let _ = file;
+        if invocation.argument_file.is_some() {
             this.inputs.push(format!("{SUBMIT}{}.arg", job.name));
         }
         this.add_metadata(context, job);
@@ -112,7 +112,8 @@ impl Transfers {
         }
     }
 
-    /// Adds the metadata files with the checksums of inputs: of the parents that make or stage them.
+    /// Adds the metadata files with the checksums of inputs: of catalogs, and of the parents that make or
+    /// stage them.
     fn add_metadata(&mut self, context: &Context<'_>, job: PlannedJob<'_>) {
         let plan = context.plan;
         if plan.settings.integrity == Integrity::None {
@@ -122,6 +123,10 @@ impl Transfers {
             Task::Compute(_) | Task::Cluster(..) if job.is_lite() => {}
             Task::StageOut(_) => {}
             _ => return,
+        }
+        if metadata::of_inputs(context, job).is_some() {
+            let known = context.relative(job, metadata::OF_INPUTS);
+            self.inputs.push(format!("{SUBMIT}{known}"));
         }
         let mut parents: Vec<JobId> = context.graph.parents(job.id).to_vec();
         parents.retain(|&parent| {

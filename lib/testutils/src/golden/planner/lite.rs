@@ -85,6 +85,8 @@ fn of_script(text: &str) -> String {
             || line.contains("[Container] Launching user task")
         {
             in_task = true;
+        } else if line.starts_with("pegasus_lite_section_start ") {
+            in_environment = false;
         } else if line.starts_with("job_ec=$?") || line == "EOF2" || line == "set -e" {
             in_task = false;
         } else if line.starts_with("# setting environment variables for job") {
@@ -112,7 +114,9 @@ fn of_script(text: &str) -> String {
             .any(|start| line.starts_with(start))
         {
             // Parts of the script for the inside of a container.
-        } else if in_task && !line.is_empty() && !line.starts_with("printf ") {
+        } else if in_task && !line.is_empty() && !line.starts_with("printf ")
+            || line.starts_with("pegasus-kickstart ")
+        {
             facts.add_command(line);
         }
     }

@@ -29,6 +29,7 @@ impl Normalizer {
             places: vec![
                 (format!("{}/bin:{path}", shown(pegasus_home)), "@PATH@"),
                 (path, "@PATH@"),
+                (shown(&base.with_file_name("condor/bin")), "@CONDOR_BIN@"),
                 (shown(base), "@BASE@"),
                 (shown(home), "@HOME@"),
                 (shown(pegasus_home), "@PEGASUS_HOME@"),

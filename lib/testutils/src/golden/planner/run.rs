@@ -38,12 +38,16 @@ pub fn run(case: &Case, planner: &Path, variables: &[(&str, &str)]) -> Plan {
 /// Plans a case in a directory that exists, and keeps what is there.
 pub fn run_in(root: &Path, case: &Case, planner: &Path, variables: &[(&str, &str)]) -> Plan {
     let (base, home, pegasus_home) = (root.join("w"), root.join("home"), root.join("pegasus"));
+    let condor = root.join("condor/bin");
     fs::create_dir(&home).expect("a directory");
     install_stubs(&pegasus_home);
     let inputs = unpack(case, &base, &pegasus_home);
     prepare(case, &base, &pegasus_home);
+    if asks(case, "condor") {
+        install_program(&condor.join("condor_dagman"));
+    }
     let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/bin:/bin".to_owned());
-    let path = format!("{}/bin:{path}", pegasus_home.display());
+    let path = format!("{}:{}/bin:{path}", condor.display(), pegasus_home.display());
     let mut command = Command::new(planner);
     command
         .args(arguments(case, &base, &pegasus_home))
@@ -107,16 +111,20 @@ pub fn unpack(case: &Case, base: &Path, pegasus_home: &Path) -> Vec<String> {
     inputs
 }
 
+/// Returns whether the file `setup` of a case has a word.
+fn asks(case: &Case, word: &str) -> bool {
+    let words = case.archive.get("setup").unwrap_or_default();
+    words.lines().any(|line| line.trim() == word)
+}
+
 /// Does what the file `setup` of a case asks for.
 fn prepare(case: &Case, base: &Path, pegasus_home: &Path) {
-    let words = case.archive.get("setup").unwrap_or_default();
-    let asks = |word: &str| words.lines().any(|line| line.trim() == word);
-    if asks("worker-package") {
+    if asks(case, "worker-package") {
         let packages = pegasus_home.join("share/pegasus/worker-packages");
         fs::create_dir_all(&packages).expect("a directory");
         fs::write(packages.join("pegasus-worker-5.1.3-x86_64_deb_12.tar.gz"), "").expect("a file");
     }
-    if asks("keys") {
+    if asks(case, "keys") {
         for key in fs::read_dir(base.join("keys")).expect("keys").flatten() {
             fs::set_permissions(key.path(), fs::Permissions::from_mode(0o600)).expect("a mode");
         }
@@ -142,12 +150,17 @@ fn install_stubs(home: &Path) {
         "pegasus-integrity",
         "pegasus-checkpoint",
     ];
-    for directory in ["bin", "etc", "share/pegasus/sh", "share/pegasus/schema"] {
+    for directory in ["etc", "share/pegasus/sh", "share/pegasus/schema"] {
         fs::create_dir_all(home.join(directory)).expect("a directory");
     }
     for name in PROGRAMS {
-        let path = home.join("bin").join(name);
-        fs::write(&path, "#!/bin/sh\nexit 0\n").expect("a program");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a mode");
+        install_program(&home.join("bin").join(name));
     }
+}
+
+/// Makes a program that does nothing.
+fn install_program(path: &Path) {
+    fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+    fs::write(path, "#!/bin/sh\nexit 0\n").expect("a program");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a mode");
 }

@@ -67,6 +67,7 @@ pub(super) fn add<'a>(
     }
     add_environment(context, job, shape, ad);
     ad.set("+remote_cerequirements", requirements(context, job, shape));
+    let is_cobalt = scheduler == "cobalt";
     let texts = [
         ("queue", "batch_queue"),
         ("project", "batch_project"),
@@ -75,13 +76,15 @@ pub(super) fn add<'a>(
     for (key, command) in texts {
         if let Some(value) = job.setup.profiles.pegasus(key) {
             let name = format!("pegasus_{}", key.replace('.', "_"));
-            if !command.is_empty() {
+            if !command.is_empty() && !is_cobalt {
                 ad.set(command, format!("$({name})"));
             }
             ad.macros.push((name.into(), format!("'{value}'")));
         }
     }
-    if has_runtime(job) {
+    if is_cobalt {
+        add_for_cobalt(job, shape, ad);
+    } else if has_runtime(job) {
         ad.set("batch_runtime", "$(pegasus_job_runtime)");
     }
     ad.set("should_transfer_files", "YES");
@@ -93,6 +96,26 @@ pub(super) fn add<'a>(
         ad.set("encrypt_input_files", transfers.encrypted.join(","));
     }
     Ok(())
+}
+
+/// Adds the attributes by which Cobalt is told what a job needs.
+fn add_for_cobalt<'a>(job: PlannedJob<'a>, shape: Shape, ad: &mut Ad<'a>) {
+    let numbers = [
+        ("+NodeNumber", shape.cores),
+        ("+HostNumber", shape.nodes),
+        ("+SMPGranularity", shape.per_node),
+    ];
+    for (name, number) in numbers {
+        if let Some(number) = number {
+            ad.set(name, number.to_string());
+        }
+    }
+    if let Some(project) = job.setup.profiles.pegasus("project") {
+        ad.set("+BatchProject", literal(&class_ad_string(project)));
+    }
+    if has_runtime(job) {
+        ad.set("+BatchWallclock", "$(pegasus_job_runtime)");
+    }
 }
 
 /// Sets the resource of HTCondor, and returns the batch system.
@@ -227,7 +250,8 @@ fn gpus(job: PlannedJob<'_>) -> Option<&str> {
 /// Returns what the batch system is asked for.
 fn requirements(context: &Context<'_>, job: PlannedJob<'_>, shape: Shape) -> String {
     // Names in batch systems are short of characters.
-    let name: String = job.name.chars().filter(|&c| c != '_').take(MAX_NAME).collect();
+    let name = job.name.chars().filter(|c| !matches!(c, '_' | '-'));
+    let name: String = name.take(MAX_NAME).collect();
     let mut parts = vec![
         format!("JOBNAME=={}", literal(&class_ad_string(&name))),
         "PASSENV==1".to_owned(),
@@ -262,8 +286,9 @@ fn add_environment<'a>(context: &'a Context<'a>, job: PlannedJob<'a>, shape: Sha
             ad.set_variable("PEGASUS_SCRATCH_DIR", job.work_dir());
         }
     }
-    if matches!(job.task, Task::Cluster(_, Aggregator::MpiExec)) && !job.is_lite() {
-        // The executor works in the work directory.
+    let is_mpi = matches!(job.task, Task::Cluster(_, Aggregator::MpiExec));
+    if is_compute && !job.is_lite() && (is_mpi || !(job.is_wrapped() || job.cluster().is_some())) {
+        // There is no kickstart that changes into the work directory.
         ad.set_variable("_PEGASUS_SCRATCH_DIR", job.work_dir());
         ad.set("+remote_iwd", literal(&class_ad_string(job.work_dir())));
     }

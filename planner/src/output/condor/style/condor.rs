@@ -25,10 +25,21 @@ pub(super) fn add<'a>(
     if is_auxiliary && ad.universe().eq_ignore_ascii_case("standard") {
         ad.set("universe", if is_local { "local" } else { "vanilla" });
     }
+    if ad.universe().eq_ignore_ascii_case("container") && !context.has_container_universe(job) {
+        ad.set("universe", "vanilla");
+    }
     requests::add(job, true, ad)?;
     match ad.universe().to_ascii_lowercase().as_str() {
         "local" | "scheduler" => on_submit_host(context, job, invocation, transfers, ad),
-        _ => in_pool(context, job, transfers, ad),
+        "vanilla" | "standard" | "container" | "parallel" => in_pool(context, job, transfers, ad),
+        other => {
+            return Err(format!(
+                "job {}: (style,universe,site) mismatch: the style condor of the site {} has no universe {other}; it has \
+                 vanilla, local, scheduler, container, parallel",
+                job.name,
+                context.plan.sites.get(job.site).name
+            ));
+        }
     }
     Ok(())
 }
@@ -109,17 +120,21 @@ fn in_pool<'a>(context: &'a Context<'a>, job: PlannedJob<'a>, transfers: &Transf
             literal(&format!("{}/{image}", context.plan.submit)),
         );
     }
-    if !context.is_script(job) && !job.is_lite() {
-        let directory = match job.task {
-            Task::Compute(_) | Task::Cluster(..) => Some(job.work_dir()),
-            Task::CreateDir => Some(ANYWHERE),
-            _ => None,
-        };
-        if let Some(directory) = directory {
-            ad.set_literal("remote_initialdir", directory);
-            ad.set_variable("PEGASUS_SCRATCH_DIR", directory);
-        }
+    set_remote_directory(context, job, ad);
+}
+
+/// Sets the directory on the machine of the job, if it shares that with others.
+pub(super) fn set_remote_directory<'a>(context: &Context<'_>, job: PlannedJob<'a>, ad: &mut Ad<'a>) {
+    if context.is_script(job) || job.is_lite() {
+        return;
     }
+    let directory = match job.task {
+        Task::Compute(_) | Task::Cluster(..) => job.work_dir(),
+        Task::CreateDir => ANYWHERE,
+        _ => return,
+    };
+    ad.set_literal("remote_initialdir", directory);
+    ad.set_variable("PEGASUS_SCRATCH_DIR", directory);
 }
 
 /// Sets the lists of files that HTCondor transfers.

@@ -6,7 +6,7 @@ use super::super::ad::Ad;
 use super::super::context::Context;
 use super::super::requests;
 use super::super::transfers::Transfers;
-use super::condor::set_files;
+use super::condor::{set_files, set_remote_directory};
 
 /// Adds universe, pool and files.
 ///
@@ -37,6 +37,7 @@ pub(super) fn add<'a>(
     requests::add(job, true, ad)?;
     ad.or_set("+WantIOProxy", "True");
     set_files(context, job, transfers, ad);
+    set_remote_directory(context, job, ad);
     ad.commands.remove("should_transfer_files");
     ad.commands.remove("when_to_transfer_output");
     ad.or_set("+remote_ShouldTransferFiles", "\"YES\"");
