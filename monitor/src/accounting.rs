@@ -301,7 +301,7 @@ mod tests {
     use crate::history::tests::TestRun;
 
     /// How an attempt ends.
-    #[derive(Clone, Copy, PartialEq)]
+    #[derive(Clone, Copy, Debug, PartialEq)]
     enum How {
         Succeeds,
         Fails,
