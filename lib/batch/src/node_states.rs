@@ -1,5 +1,5 @@
-//! What Slurm says of nodes: which it is about to take out of service, so that it lets what runs there end and
-//! starts nothing more; and which it cannot reach.
+//! What Slurm says of nodes: which it is about to take out of service, so that it lets what runs there end,
+//! and starts nothing more; and which it cannot reach.
 
 /// Words in the states of nodes that drain.
 const DRAINING: [&str; 2] = ["drain", "drng"];
@@ -7,8 +7,8 @@ const DRAINING: [&str; 2] = ["drain", "drng"];
 /// Beginning of the states of nodes that are lost.
 const LOST: &str = "down";
 
-/// Mark at the end of the state of a node that does not answer. Slurm takes it out of its jobs if it is silent
-/// for `SlurmdTimeout`.
+/// Mark at the end of the state of a node that does not answer. Slurm takes it out of its jobs if it is
+/// silent for `SlurmdTimeout`.
 const SILENT: char = '*';
 
 /// Returns the command that asks Slurm for the states of nodes, which are not empty.

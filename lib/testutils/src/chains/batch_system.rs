@@ -1,8 +1,9 @@
 //! A stand-in for Slurm whose jobs run on this machine and last seconds.
 //!
 //! Scripts named `sbatch`, `squeue` and `scancel` speak with a thread by files: each job has a directory. The
-//! processes of a job are those that have inherited its variable. As Slurm does, it sends SIGCONT and SIGTERM to
-//! all processes of a job at its end, SIGKILL some time later, and SIGKILL to what a batch script leaves behind.
+//! processes of a job are those that have inherited its variable. As Slurm does, it sends SIGCONT and SIGTERM
+//! to all processes of a job at its end, SIGKILL some time later, and SIGKILL to what a batch script leaves
+//! behind.
 
 use std::fmt;
 use std::fs;

@@ -1,5 +1,5 @@
-//! The chain harness: a workflow in batch jobs that follow each other, and random faults. Without a hand, each
-//! workflow ends, or, cancelled, nothing more starts; no step of a task is lost or done twice.
+//! The chain harness: a workflow in batch jobs that follow each other, and random faults. Without a hand,
+//! each workflow ends, or, cancelled, nothing more starts; no step of a task is lost or done twice.
 //!
 //! The jobs last seconds, in a stand-in for Slurm on one machine ([`batch_system`]): supervisor, executor,
 //! ledger and tasks are real. What a seed decides are the faults and their times; the machine decides what
