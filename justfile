@@ -72,6 +72,10 @@ check-packages:
 crash *OPTIONS:
     cargo xtask crash {{OPTIONS}}
 
+# Lose nodes, kill programs and cancel jobs while batch jobs of seconds follow each other (--rounds N --seed N)
+chains *OPTIONS:
+    cargo xtask chains {{OPTIONS}}
+
 # Switch off, cut off, stop and kill nodes and masters of runs with agents (--rounds N --seed N --master-kills N)
 node-faults *OPTIONS:
     cargo xtask node-faults {{OPTIONS}}

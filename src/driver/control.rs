@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use monitord_compat::run_end::DrainedBy;
-use pmc_batch::drain::is_same_host;
+use pmc_batch::node_states::is_same_host;
 use pmc_control::{Answer, Request, RunLimits};
 use pmc_system::clock;
 use signal_hook::consts::SIGUSR1;
