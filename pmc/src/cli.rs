@@ -24,7 +24,7 @@ pub use log::Log;
 pub use packed::{PackedOutput, Unpack};
 pub use pegasus::PegasusProgram;
 pub use pmix::Pmix;
-pub use serve::{Add, Serve, Wait};
+pub use serve::{Add, Cancel, Serve, Wait};
 pub use supervise::Supervise;
 pub use views::{Analyzer, Report, Section, Simulate, Statistics, Status, TimeOf, TimeStep};
 
@@ -86,6 +86,8 @@ pub enum Command {
     Add(Add),
     /// Wait for tasks of a run of pmc serve, and print how they end
     Wait(Wait),
+    /// End tasks of a run of pmc serve: those that wait do not run
+    Cancel(Cancel),
     /// Estimate how long a plan or a run would take on other nodes
     Simulate(Simulate),
     /// Save and get checkpoints in the scripts of tasks, or look at those of a run

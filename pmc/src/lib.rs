@@ -86,6 +86,7 @@ pub fn main() -> ExitCode {
         cli::Command::Serve(arguments) => (commands::serve::serve(&arguments), false),
         cli::Command::Add(arguments) => (commands::add::add(&arguments), false),
         cli::Command::Wait(arguments) => (commands::wait::wait(&arguments), false),
+        cli::Command::Cancel(arguments) => (commands::cancel::cancel(&arguments), false),
         cli::Command::Message(arguments) => (commands::message::message(&arguments), false),
         cli::Command::Checkpoint(arguments) => (commands::checkpoint::checkpoint(&arguments), false),
         cli::Command::Supervise(arguments) => (commands::supervise::supervise(&arguments), false),

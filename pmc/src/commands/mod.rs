@@ -3,6 +3,7 @@
 pub mod add;
 pub mod analyzer;
 pub mod attach;
+pub mod cancel;
 pub mod checkpoint;
 pub mod control;
 mod execute;
