@@ -10,6 +10,7 @@ mod attach;
 mod checkpoint;
 mod control;
 mod log;
+mod mcp;
 mod packed;
 pub mod pegasus;
 mod pmix;
@@ -21,6 +22,7 @@ pub use attach::{Attach, From, OnOverflow, Timestamp};
 pub use checkpoint::{Checkpoint, CheckpointAction, Message};
 pub use control::{Drain, Kill, Nodes, Stack, Submit, Why};
 pub use log::Log;
+pub use mcp::Mcp;
 pub use packed::{PackedOutput, Unpack};
 pub use pegasus::PegasusProgram;
 pub use pmix::Pmix;
@@ -66,6 +68,8 @@ pub enum Command {
     Attach(Attach),
     /// Let tools that are written for PMIx find a running workflow
     Pmix(Pmix),
+    /// Answer programs that speak the Model Context Protocol, on standard input and output
+    Mcp(Mcp),
     /// Make the two files of each attempt from packed output
     Unpack(Unpack),
     /// Show the hosts of a running workflow, or let one of them go

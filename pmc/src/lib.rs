@@ -76,6 +76,7 @@ pub fn main() -> ExitCode {
         cli::Command::Log(arguments) => (commands::log::log(&arguments), false),
         cli::Command::Attach(arguments) => (commands::attach::attach(&arguments), false),
         cli::Command::Pmix(arguments) => (commands::pmix::pmix(&arguments), false),
+        cli::Command::Mcp(arguments) => (commands::mcp::mcp(&arguments), false),
         cli::Command::Unpack(arguments) => (commands::unpack::unpack(&arguments), false),
         cli::Command::Nodes(arguments) => (commands::control::nodes(&arguments), false),
         cli::Command::Why(arguments) => (commands::control::why(&arguments), false),

@@ -9,6 +9,7 @@ pub mod control;
 mod execute;
 pub mod init;
 pub mod log;
+pub mod mcp;
 pub mod message;
 mod on_end;
 pub mod pegasus;
