@@ -65,6 +65,10 @@ deb:
 tarball:
     packaging/build {{profile}} {{target}} {{glibc}} tarball
 
+# The packages for aarch64, into target/aarch64/build/packages (needs root, debootstrap and 4 GB)
+aarch64:
+    packaging/aarch64 {{profile}} {{glibc}} target/aarch64
+
 # The executor plugin of Snakemake, a Python wheel
 snakemake-plugin:
     packaging/build {{profile}} {{target}} {{glibc}} snakemake

@@ -2,6 +2,11 @@
 
 use std::fmt::Write as _;
 
+use pmc_control::Answer;
+use pmc_terminal::escape;
+
+use crate::exit;
+
 /// An error with its exit code and, where there is one, advice.
 #[derive(Debug)]
 pub struct Failure {
@@ -21,6 +26,15 @@ impl Failure {
             error: error.into(),
             hint: None,
         }
+    }
+
+    /// Makes the failure that an answer is which is none to the request: a refusal, or that of a run of another version.
+    pub fn of_answer(answer: &Answer) -> Self {
+        let reason = match answer {
+            Answer::Refused(reason) => escape(reason),
+            _ => "the run is of another version".into(),
+        };
+        Failure::new(exit::NOT_RUN, anyhow::anyhow!("{reason}"))
     }
 
     /// Adds advice.

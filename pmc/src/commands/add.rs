@@ -146,11 +146,7 @@ fn send(dag: &Path, tasks: Vec<NewTask>) -> Result<Vec<String>, Failure> {
     let request = Request::Add(AddRequest { length: 0, tasks });
     match ask(dag, &request).or_code(exit::NOT_RUN)? {
         Answer::Added(ids) => Ok(ids),
-        Answer::Refused(reason) => Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&reason)))),
-        _ => Err(Failure::new(
-            exit::NOT_RUN,
-            anyhow!("the run is of another version"),
-        )),
+        other => Err(Failure::of_answer(&other)),
     }
 }
 

@@ -89,15 +89,7 @@ fn ping(dir: &Path, hosts: &str) -> Result<u8, Failure> {
     }
     let nodes = match ask(&run.dag, &Request::Nodes).or_code(exit::NOT_RUN)? {
         Answer::Nodes(nodes) => nodes,
-        Answer::Refused(reason) => {
-            return Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&reason))));
-        }
-        _ => {
-            return Err(Failure::new(
-                exit::NOT_RUN,
-                anyhow!("the run is of another version"),
-            ));
-        }
+        other => return Err(Failure::of_answer(&other)),
     };
     let (text, all_answer) = pinged(&hosts, &nodes);
     print(&text);
@@ -137,9 +129,6 @@ pub fn show(dir: &Path, request: &Request, json: bool) -> Result<u8, Failure> {
         return reach::run_there(&place, false);
     }
     let answer = ask(&run.dag, request).or_code(exit::NOT_RUN)?;
-    if let Answer::Refused(reason) = &answer {
-        return Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(reason))));
-    }
     let text = match &answer {
         Answer::Nodes(nodes) if json => json_text(nodes),
         Answer::Task(task) if json => json_text(task),
@@ -149,12 +138,7 @@ pub fn show(dir: &Path, request: &Request, json: bool) -> Result<u8, Failure> {
         Answer::Nodes(nodes) => node_table(nodes),
         Answer::Task(task) => describe(task),
         Answer::Done(text) => format!("{}\n", escape(text)),
-        _ => {
-            return Err(Failure::new(
-                exit::NOT_RUN,
-                anyhow!("the run is of another version"),
-            ));
-        }
+        other => return Err(Failure::of_answer(other)),
     };
     print(&text);
     Ok(exit::SUCCESS)

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::anyhow;
 use pmc_control::{Answer, HostStacks, Request, StacksRequest, ask};
 use pmc_stacks::{described, merge};
 use pmc_terminal::{escape, print};
@@ -29,8 +28,7 @@ pub fn stack(arguments: &cli::Stack) -> Result<u8, Failure> {
     let request = Request::Workers { task: task.clone() };
     let (attempt, workers) = match ask(&run.dag, &request).or_code(exit::NOT_RUN)? {
         Answer::Workers { attempt, workers } => (attempt, workers),
-        Answer::Refused(reason) => return Err(refused(&reason)),
-        _ => return Err(refused("the run is of another version")),
+        other => return Err(Failure::of_answer(&other)),
     };
     let request = |worker| {
         Request::Stacks(StacksRequest {
@@ -43,10 +41,6 @@ pub fn stack(arguments: &cli::Stack) -> Result<u8, Failure> {
     let (text, is_whole) = shown(found, arguments.full);
     print(&text);
     Ok(if is_whole { exit::SUCCESS } else { exit::NOT_RUN })
-}
-
-fn refused(reason: &str) -> Failure {
-    Failure::new(exit::NOT_RUN, anyhow!("{}", escape(reason)))
 }
 
 /// Asks the workers of the attempt, several at a time.

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 
 use anyhow::anyhow;
 use pmc_control::{Answer, EndState, Ends, Request, TaskEnd, Tool};
-use pmc_terminal::{escape, print};
+use pmc_terminal::print;
 
 use crate::cli;
 use crate::exit;
@@ -85,11 +85,7 @@ impl Waiting {
     fn ask(&mut self, request: &Request) -> Result<Ends, Failure> {
         match self.tool.ask(request).or_code(exit::NOT_RUN)? {
             Answer::Ends(ends) => Ok(ends),
-            Answer::Refused(reason) => Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&reason)))),
-            _ => Err(Failure::new(
-                exit::NOT_RUN,
-                anyhow!("the run is of another version"),
-            )),
+            other => Err(Failure::of_answer(&other)),
         }
     }
 

@@ -173,8 +173,16 @@ fn wrong_tasks_are_refused_and_the_run_goes_on() {
         "{}",
         refused.stderr()
     );
-    place.run(["wait", "run", "2"]).code(4);
-    place.run(["cancel", "run", "2"]).code(4);
+    // A line has at most a MiB, without its line feed.
+    let task = json!({"command": "true"}).to_string();
+    for (length, code) in [((1 << 20) - 1, 0), (1 << 20, 2)] {
+        place.write("long", &(" ".repeat(length - task.len()) + &task));
+        let long = std::fs::File::open(place.path().join("long")).unwrap();
+        let added = place.pmc(["add", "run"]).stdin(long).output().unwrap();
+        assert_eq!(Finished::from(added).code(code).stdout().is_empty(), code != 0);
+    }
+    place.run(["wait", "run", "5"]).code(4);
+    place.run(["cancel", "run", "5"]).code(4);
     // A second run of the directory would run the tasks twice.
     place.run(["serve", "run", "--idle-limit", "1"]).code(4);
     place.run(["serve", "run", "--stop"]).code(0);

@@ -201,7 +201,6 @@ impl Target {
 fn refused(answer: Answer) -> Failure {
     match answer {
         Answer::NotSupported(reason) => Failure::new(exit::NOT_SUPPORTED, anyhow!("{}", escape(&reason))),
-        Answer::Refused(reason) => Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&reason))),
-        _ => Failure::new(exit::NOT_RUN, anyhow!("the run is of another version")),
+        other => Failure::of_answer(&other),
     }
 }
