@@ -5,14 +5,14 @@
 //! cargo bench --profile dist -p pmc --bench commands
 //! ```
 //!
-//! runs `true` in a shell, 10,000 times by `pmc run FILE` and by `xargs -P`, and 1,000 times by GNU parallel, which
-//! takes longer. Then it adds 1,000 of them to a run of `pmc serve`, and hands as many to HyperQueue through its
-//! API for Python. All take turns. It prints medians of the time of a command, of the ratio to `xargs` within a round,
-//! and the number of files that are left.
+//! runs `true` in a shell, 10,000 times by `pmc run FILE` and by `xargs -P`, and 1,000 times by GNU parallel,
+//! which takes longer. Then it adds 1,000 of them to a run of `pmc serve`, and hands as many to HyperQueue
+//! through its API for Python. All take turns. It prints medians of the time of a command, of the ratio to
+//! `xargs` within a round, and the number of files that are left.
 //!
 //! `PMC_BENCH_COMMANDS` and `PMC_BENCH_JOBS` set the numbers, `PMC_BENCH_WORKERS` the commands at a time,
-//! `PMC_BENCH_ROUNDS` the rounds, `PMC_BENCH_HYPERQUEUE` a Python that has the package `hyperqueue`. What is not
-//! installed is left out.
+//! `PMC_BENCH_ROUNDS` the rounds, `PMC_BENCH_HYPERQUEUE` a Python that has the package `hyperqueue`. What is
+//! not installed is left out.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -20,7 +20,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Hands jobs to HyperQueue: `PROGRAM JOBS WORKERS`. It prints the seconds from the first one to the last end.
+/// Hands jobs to HyperQueue: `PROGRAM JOBS WORKERS`. It prints the seconds from the first one to the last
+/// end.
 const HYPERQUEUE: &str = "\
 import sys, time
 from hyperqueue import Job
@@ -198,9 +199,15 @@ fn serve(directory: &Path, _: usize, workers: usize) -> Option<f64> {
 fn hyperqueue(directory: &Path, jobs: usize, workers: usize) -> Option<f64> {
     let python = std::env::var("PMC_BENCH_HYPERQUEUE").ok()?;
     let mut python = command(&python, directory);
-    python.args(["-c", HYPERQUEUE]).args([jobs, workers].map(|number| number.to_string()));
+    python
+        .args(["-c", HYPERQUEUE])
+        .args([jobs, workers].map(|number| number.to_string()));
     let output = python.stdout(Stdio::piped()).output().expect("Python starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let text = String::from_utf8_lossy(&output.stdout);
     text.trim().lines().next_back()?.parse().ok()
 }

@@ -28,7 +28,7 @@ impl Failure {
         }
     }
 
-    /// Makes the failure that an answer is which is none to the request: a refusal, or that of a run of another version.
+    /// Makes the failure that an unexpected answer means: a refusal, or a run of another version.
     pub fn of_answer(answer: &Answer) -> Self {
         let reason = match answer {
             Answer::Refused(reason) => escape(reason),

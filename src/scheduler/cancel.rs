@@ -17,8 +17,8 @@ pub enum Cancelled {
 }
 
 impl Master {
-    /// Cancels a task that no worker has. It is not done, and does not count as failed; what depends on it does
-    /// not run. Linear in the queued tasks that are like it.
+    /// Cancels a task that no worker has. It is not done, and does not count as failed; what depends on it
+    /// does not run. Linear in the queued tasks that are like it.
     pub fn cancel(&mut self, task: TaskId) -> Cancelled {
         let Some(state) = self.nodes.get(task.index()).map(|node| node.state) else {
             return Cancelled::Over;

@@ -124,10 +124,23 @@ fn tasks_run_on_hosts_that_ssh_reaches() {
 fn a_run_on_hosts_takes_tasks() {
     let scene = Scene::new();
     let served = scene
-        .pmc(&["serve", "work", "-w", "1", "--hosts", "n1,n2", "--idle-limit", "120"])
+        .pmc(&[
+            "serve",
+            "work",
+            "-w",
+            "1",
+            "--hosts",
+            "n1,n2",
+            "--idle-limit",
+            "120",
+        ])
         .start();
     wait_until("it takes no tasks", 60, || {
-        scene.pmc(&["add", "work", "--", "echo ${SSH_CONNECTION:-nowhere}"]).run().code() == 0
+        scene
+            .pmc(&["add", "work", "--", "echo ${SSH_CONNECTION:-nowhere}"])
+            .run()
+            .code()
+            == 0
     });
     scene.pmc(&["wait", "work"]).run().ok();
     let output = scene.pmc(&["log", "1", "work"]).run().ok().stdout;

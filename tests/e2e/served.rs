@@ -32,7 +32,16 @@ fn a_run_in_a_batch_job_takes_tasks_of_the_login_node() {
     let shell = cluster.job_command("sh").in_directory(top);
     let added = shell.args(["-c", &line]).run().ok();
     assert_eq!(added.stdout.lines().count(), 6, "{}", added.details());
-    let waits = ["add", "work", "--label", "waits", "--after", "t0", "--", "touch never"];
+    let waits = [
+        "add",
+        "work",
+        "--label",
+        "waits",
+        "--after",
+        "t0",
+        "--",
+        "touch never",
+    ];
     pmc(&waits).ok();
 
     // One that waits is cancelled from here, and those that run end when they may.
@@ -53,7 +62,11 @@ fn a_run_in_a_batch_job_takes_tasks_of_the_login_node() {
         "it has run on {host}"
     );
     let stopped = pmc(&["serve", "work", "--stop"]).ok();
-    assert!(stopped.stdout.contains("takes no more tasks"), "{}", stopped.details());
+    assert!(
+        stopped.stdout.contains("takes no more tasks"),
+        "{}",
+        stopped.details()
+    );
     // A task that was cancelled is not done.
     job.assert_ends_as("FAILED");
     assert!(!top.join("never").exists());

@@ -101,8 +101,17 @@ fn a_workflow_of_snakemake_goes_on_after_its_batch_job_was_killed() {
         snakefile.display(),
         jobs.div_ceil(3)
     );
-    let ran = || fs::read_to_string(work.join("ran")).unwrap_or_default().lines().count();
-    let sbatch = || Program::new("sbatch").in_directory(work).envs(&python_environment(work));
+    let ran = || {
+        fs::read_to_string(work.join("ran"))
+            .unwrap_or_default()
+            .lines()
+            .count()
+    };
+    let sbatch = || {
+        Program::new("sbatch")
+            .in_directory(work)
+            .envs(&python_environment(work))
+    };
     let first = cluster.sbatch_script(sbatch(), &script);
     wait_until("no job has run", seconds, || ran() > jobs / 3);
     first.kill();
@@ -119,14 +128,18 @@ fn a_workflow_of_snakemake_goes_on_after_its_batch_job_was_killed() {
     // It has left the lock of the directory.
     let unlock = format!("snakemake --snakefile {} --unlock && ", snakefile.display());
     let second = cluster.sbatch_script(sbatch(), &(unlock + &script));
-    wait_until("the second batch job goes on", seconds, || cluster.queue().is_empty());
+    wait_until("the second batch job goes on", seconds, || {
+        cluster.queue().is_empty()
+    });
     second.assert_ends_as("COMPLETED");
     assert!((0..jobs).all(|number| work.join(format!("out/{number}")).exists()));
     assert!(ran() < before + jobs, "all have run again");
     assert_eq!(runs().len(), 2);
 
     // The run that was killed has what it had accepted.
-    let resumed = cluster.job_command(Build::Local.program("pmc")).in_directory(work);
+    let resumed = cluster
+        .job_command(Build::Local.program("pmc"))
+        .in_directory(work);
     let resumed = resumed
         .envs(&python_environment(work))
         .args(["resume", "--quiet"])

@@ -1,7 +1,7 @@
 //! `pmc mcp`: answers a program that speaks the Model Context Protocol on standard input and output.
 //!
-//! Each tool is a command of this program and runs as a process of its own: it says what the command says, and
-//! a run that does not answer holds up nothing else.
+//! Each tool is a command of this program and runs as a process of its own: it says what the command says,
+//! and a run that does not answer holds up nothing else.
 
 #[cfg(feature = "mcp")]
 mod server;
@@ -21,5 +21,6 @@ pub fn mcp(arguments: &cli::Mcp) -> Result<u8, Failure> {
 #[cfg(not(feature = "mcp"))]
 pub fn mcp(_: &cli::Mcp) -> Result<u8, Failure> {
     let error = anyhow::anyhow!("mcp: this program was built without the feature `mcp`");
-    Err(Failure::new(crate::exit::NOT_SUPPORTED, error).hint("the packages have it; or build with --features mcp"))
+    Err(Failure::new(crate::exit::NOT_SUPPORTED, error)
+        .hint("the packages have it; or build with --features mcp"))
 }

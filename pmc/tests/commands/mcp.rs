@@ -61,7 +61,9 @@ impl Session {
         let answer = self.ask("tools/list", json!({}));
         let tools = answer["result"]["tools"].as_array().unwrap().clone();
         let read_only = |tool: &Value| tool["annotations"]["readOnlyHint"].as_bool().unwrap();
-        let tools = tools.iter().map(|tool| (tool["name"].as_str().unwrap().to_owned(), read_only(tool)));
+        let tools = tools
+            .iter()
+            .map(|tool| (tool["name"].as_str().unwrap().to_owned(), read_only(tool)));
         tools.collect()
     }
 
@@ -75,40 +77,51 @@ impl Session {
 fn runs_are_looked_at_and_not_changed() {
     let place = Place::new();
     place.chain("echo made; cp in.txt mid.txt", "echo no >&2; exit 3");
-    place.run(["run", "--dir", "r", "workflow.yml"]).code(1);
+    place.run(["run", "workflow.yml"]).code(1);
+    let run = "pmc-runs/chain/latest";
     let mut session = Session::begin(&place, &[]);
     let tools = session.tools();
     let names: Vec<&str> = tools.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["status", "why", "analyzer", "log", "simulate"]);
     assert!(tools.iter().all(|(_, is_read_only)| *is_read_only));
 
-    let status = session.call("status", json!({"run": "r"}));
+    let status = session.call("status", json!({"run": run}));
     schema::check("pmc-status", &status["result"]["structuredContent"]);
-    let analysis = session.call("analyzer", json!({"run": "r"}));
+    let analysis = session.call("analyzer", json!({"run": run}));
     assert_eq!(analysis["result"]["isError"], false, "{analysis}");
     schema::check("pmc-analyzer", &analysis["result"]["structuredContent"]);
     let failed = analysis["result"]["structuredContent"].to_string();
     assert!(failed.contains("second"), "{failed}");
-    let jobs = place.read("r/jobstate.log");
-    let task = jobs.split_whitespace().find(|word| word.starts_with("second_")).unwrap().to_owned();
-    let log = session.call("log", json!({"task": task, "run": "r", "stderr": true}));
+    let jobs = place.read(&format!("{run}/jobstate.log"));
+    let task = jobs
+        .split_whitespace()
+        .find(|word| word.starts_with("second_"))
+        .unwrap()
+        .to_owned();
+    let log = session.call("log", json!({"task": task, "run": run, "stderr": true}));
     let text = log["result"]["content"][0]["text"].as_str().unwrap().to_owned();
     assert!(text.contains("no"), "{log}");
-    let simulated = session.call("simulate", json!({"run": "r", "nodes": "1"}));
+    let simulated = session.call("simulate", json!({"run": run, "nodes": "1"}));
     schema::check("pmc-simulate", &simulated["result"]["structuredContent"]);
 
     // The message says what is wrong, as that of the command does.
     let no_run = session.call("status", json!({"run": "nowhere"}));
     assert_eq!(no_run["result"]["isError"], true, "{no_run}");
-    let text = no_run["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+    let text = no_run["result"]["content"][0]["text"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     assert!(text.contains("nowhere"), "{no_run}");
     for (tool, arguments, message) in [
-        ("kill", json!({"task": "x", "run": "r"}), "--allow-control"),
-        ("drain", json!({"run": "r"}), "--allow-control"),
+        ("kill", json!({"task": "x", "run": run}), "--allow-control"),
+        ("drain", json!({"run": run}), "--allow-control"),
         ("run", json!({}), "there is no tool run"),
     ] {
         let refused = session.call(tool, arguments)["error"].clone();
-        assert!(refused["message"].as_str().unwrap().contains(message), "{refused}");
+        assert!(
+            refused["message"].as_str().unwrap().contains(message),
+            "{refused}"
+        );
     }
     assert_eq!(session.end(), Some(0));
 }
@@ -119,16 +132,32 @@ fn a_run_is_controlled_if_that_is_allowed() {
     let words = ["serve", "run", "--idle-limit", "60", "-w", "1"];
     let mut served = place.pmc(words).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    BufReader::new(served.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(served.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     place
-        .run(["add", "run", "--label", "long", "--", "touch begun; exec sleep 1000"])
+        .run([
+            "add",
+            "run",
+            "--label",
+            "long",
+            "--",
+            "touch begun; exec sleep 1000",
+        ])
         .code(0);
     while !place.path().join("begun").exists() {
         std::thread::yield_now();
     }
     let mut session = Session::begin(&place, &["--allow-control"]);
     assert_eq!(session.tools().len(), 7);
-    assert_eq!(session.tools().iter().filter(|(_, is_read_only)| !is_read_only).count(), 2);
+    assert_eq!(
+        session
+            .tools()
+            .iter()
+            .filter(|(_, is_read_only)| !is_read_only)
+            .count(),
+        2
+    );
     let why = session.call("why", json!({"task": "long", "run": "run"}));
     assert_eq!(why["result"]["structuredContent"]["state"], "running", "{why}");
     let unknown = session.call("kill", json!({"task": "--signal=9", "run": "run"}));
@@ -146,5 +175,9 @@ fn a_run_is_controlled_if_that_is_allowed() {
 fn who_speaks_something_else_hears_of_it() {
     let place = Place::new();
     let refused = place.run(["mcp"]);
-    assert!(refused.code(4).stderr().contains("nobody speaks"), "{}", refused.stderr());
+    assert!(
+        refused.code(4).stderr().contains("nobody speaks"),
+        "{}",
+        refused.stderr()
+    );
 }

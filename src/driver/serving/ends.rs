@@ -227,7 +227,13 @@ fn describe<T: MasterTransport>(run: &Run<'_, T>, end: &End) -> TaskEnd {
             let reason = "a task before it has failed or was cancelled".to_owned();
             (EndState::NotRun, None, None, None, Some(reason))
         }
-        How::Cancelled => (EndState::NotRun, None, None, None, Some("it was cancelled".to_owned())),
+        How::Cancelled => (
+            EndState::NotRun,
+            None,
+            None,
+            None,
+            Some("it was cancelled".to_owned()),
+        ),
         How::Failed(outcome) => {
             let signal = Some(outcome.status & 0x7f).filter(|signal| *signal != 0);
             let exit_code = signal.is_none().then_some(outcome.status >> 8 & 0xff);

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::scheduler::{Cancelled, GrowthError};
 use crate::scheduler::tasks::State;
+use crate::scheduler::{Cancelled, GrowthError};
 
 /// Adds tasks with these options, and edges to each from earlier ones.
 fn extend(master: &mut Master, tasks: &[(&str, Vec<u32>)]) {

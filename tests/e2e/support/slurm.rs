@@ -191,7 +191,14 @@ impl Cluster {
         let nodes = format!("--nodes={}", NODES.len());
         let submitted = environment
             .env("SLURM_CONF", self.directory.path().join("slurm.conf"))
-            .args(["--parsable", &nodes, "--ntasks-per-node=2", "--time=60", "--wrap", script])
+            .args([
+                "--parsable",
+                &nodes,
+                "--ntasks-per-node=2",
+                "--time=60",
+                "--wrap",
+                script,
+            ])
             .run()
             .ok();
         self.job(submitted.stdout.trim())

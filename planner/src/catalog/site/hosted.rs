@@ -1,6 +1,6 @@
-//! Site catalogs that a repository hosts for all users of a cluster (`pegasus.catalog.site.repo.file`). Pegasus
-//! downloads such a file into the working directory, again after a day. Here, a copy is read: the one that is
-//! there, or that of a local copy of the repository.
+//! Site catalogs that a repository hosts for all users of a cluster (`pegasus.catalog.site.repo.file`).
+//! Pegasus downloads such a file into the working directory, again after a day. Here, a copy is read: the one
+//! that is there, or that of a local copy of the repository.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -25,7 +25,10 @@ const FOLDER: &str = "conf";
 
 /// Returns the path of the copy, whether it exists or not. `None` if the properties name no hosted catalog.
 pub(crate) fn copy(properties: &Properties, working: &Path) -> Option<PathBuf> {
-    let name = properties.get(FILE).map(str::trim).filter(|name| !name.is_empty())?;
+    let name = properties
+        .get(FILE)
+        .map(str::trim)
+        .filter(|name| !name.is_empty())?;
     let local = properties.get(REPOSITORY).map(str::trim).and_then(local_path);
     let folders = local.into_iter().flat_map(|root| {
         let root = working.join(root);
@@ -135,7 +138,10 @@ sites:
         let mut properties = Properties::default();
         properties.set(FILE, "some-cluster.yml");
         let refused = load_in(dir.path(), &properties).expect_err("there is no copy");
-        for part in ["loads nothing from the network", "save conf/some-cluster.yml from the branch 5.1"] {
+        for part in [
+            "loads nothing from the network",
+            "save conf/some-cluster.yml from the branch 5.1",
+        ] {
             assert!(refused.contains(part), "{refused}");
         }
 
@@ -146,7 +152,11 @@ sites:
         assert_eq!(names, ["compute", "mine", "staging"]);
         let site = catalog.get("compute").expect("the site");
         assert_eq!(site.sysinfo.arch, "aarch64");
-        let path = |kind| site.directories.get(&kind).map(|directory| directory.path.as_str());
+        let path = |kind| {
+            site.directories
+                .get(&kind)
+                .map(|directory| directory.path.as_str())
+        };
         assert_eq!(path(DirectoryKind::SharedScratch), Some("/home/me/work"));
         assert_eq!(path(DirectoryKind::LocalStorage), Some("/mine"));
         let profile = |key| site.profiles.get(Namespace::Pegasus, key);
@@ -166,7 +176,11 @@ sites:
         for (repository, folder, name) in [
             ("https://other.invalid/catalogs", "elsewhere", "own"),
             ("copy", "copy/conf", "cloned"),
-            (&format!("file://{}/copy", dir.path().display()), "copy/5.1/conf", "branch"),
+            (
+                &format!("file://{}/copy", dir.path().display()),
+                "copy/5.1/conf",
+                "branch",
+            ),
         ] {
             std::fs::create_dir_all(dir.path().join(folder)).expect("a folder");
             std::fs::write(
@@ -178,14 +192,24 @@ sites:
             let catalog = load_in(dir.path(), &properties).expect("a copy");
             assert!(catalog.get(name).is_some(), "{repository}: {:?}", catalog.sites);
         }
-        let file = std::fs::File::options().write(true).open(dir.path().join("copy/5.1/conf/c.yml"));
+        let file = std::fs::File::options()
+            .write(true)
+            .open(dir.path().join("copy/5.1/conf/c.yml"));
         let before = SystemTime::now() - Duration::from_secs(3 * DEFAULT_INTERVAL + 60);
         file.expect("a file").set_modified(before).expect("a time");
         let said = |properties: &Properties| {
             let catalog = load_in(dir.path(), properties).expect("a copy");
-            catalog.warnings.iter().map(ToString::to_string).collect::<String>()
+            catalog
+                .warnings
+                .iter()
+                .map(ToString::to_string)
+                .collect::<String>()
         };
-        assert!(said(&properties).contains("is 3 days old"), "{}", said(&properties));
+        assert!(
+            said(&properties).contains("is 3 days old"),
+            "{}",
+            said(&properties)
+        );
         properties.set(INTERVAL, "31536000");
         assert_eq!(said(&properties), "");
     }

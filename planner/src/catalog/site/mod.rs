@@ -265,8 +265,8 @@ impl Directory {
 /// catalog is empty.
 ///
 /// # Errors
-/// An unreadable file; all problems of a file; there is no copy of the hosted catalog. A named file that does not
-/// exist causes a warning.
+/// An unreadable file; all problems of a file; there is no copy of the hosted catalog. A named file that does
+/// not exist causes a warning.
 pub fn load_from_properties(
     properties: &Properties,
     dirs: SearchDirs<'_>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, ListToolsResult,
-    PaginatedRequestParams, ServerCapabilities, ServerInfo, ToolAnnotations,
+    PaginatedRequestParams, ServerCapabilities, ServerConfig, ToolAnnotations,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt as _};
@@ -56,9 +56,9 @@ struct Server {
 }
 
 impl ServerHandler for Server {
-    fn get_info(&self) -> ServerInfo {
+    fn get_info(&self) -> ServerConfig {
         let tools = ServerCapabilities::builder().enable_tools().build();
-        ServerInfo::new(tools)
+        ServerConfig::new(tools)
             .with_server_info(Implementation::new("pmc", env!("CARGO_PKG_VERSION")))
             .with_instructions(ABOUT)
     }
@@ -73,7 +73,8 @@ impl ServerHandler for Server {
                 .read_only(!tool.controls)
                 .destructive(tool.controls)
                 .open_world(false);
-            rmcp::model::Tool::new(tool.name, tool.about, Arc::new(tool.schema())).with_annotations(annotations)
+            rmcp::model::Tool::new(tool.name, tool.about, Arc::new(tool.schema()))
+                .with_annotations(annotations)
         });
         Ok(ListToolsResult::with_all_items(tools.collect()))
     }
@@ -159,12 +160,17 @@ async fn end_of(stream: Option<impl AsyncRead + Unpin>) -> std::io::Result<End> 
 
 fn answer(code: Option<i32>, output: End, said: &End) -> CallToolResult {
     // 1 says that tasks have failed: that is an answer, too.
-    let is_answer = code.is_some_and(|code| code == exit::SUCCESS.into() || code == exit::TASKS_FAILED.into());
+    let code = code.and_then(|code| u8::try_from(code).ok());
+    let is_answer = matches!(code, Some(exit::SUCCESS | exit::TASKS_FAILED));
     if !is_answer {
         return failure(said.text.trim().to_owned());
     }
     if output.is_cut {
-        let text = format!("(what was before the last {} KiB is left out)\n{}", MAX_ANSWER >> 10, output.text);
+        let text = format!(
+            "(what was before the last {} KiB is left out)\n{}",
+            MAX_ANSWER >> 10,
+            output.text
+        );
         return CallToolResult::success(vec![ContentBlock::text(text)]);
     }
     match serde_json::from_str(&output.text) {
@@ -183,12 +189,23 @@ mod tests {
 
     #[test]
     fn only_the_end_of_a_long_output_is_kept() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        for (length, is_cut) in [(0, false), (MAX_ANSWER, false), (MAX_ANSWER + 1, true), (5 * MAX_ANSWER, true)] {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime");
+        for (length, is_cut) in [
+            (0, false),
+            (MAX_ANSWER, false),
+            (MAX_ANSWER + 1, true),
+            (5 * MAX_ANSWER, true),
+        ] {
             let mut bytes = vec![b'a'; length];
             bytes.extend(b"the end");
             let end = runtime.block_on(end_of(Some(&bytes[7..]))).expect("it is read");
-            assert_eq!((end.is_cut, end.text.len()), (is_cut, length.min(MAX_ANSWER)), "{length}");
+            assert_eq!(
+                (end.is_cut, end.text.len()),
+                (is_cut, length.min(MAX_ANSWER)),
+                "{length}"
+            );
             assert!(length == 0 || end.text.ends_with("the end"));
         }
     }
@@ -200,7 +217,10 @@ mod tests {
             is_cut: false,
         };
         let result = answer(Some(1), end("{\"a\": 1}\n"), &end(""));
-        assert_eq!((result.is_error, result.structured_content), (Some(false), Some(serde_json::json!({"a": 1}))));
+        assert_eq!(
+            (result.is_error, result.structured_content),
+            (Some(false), Some(serde_json::json!({"a": 1})))
+        );
         let result = answer(Some(0), end("[1]"), &end(""));
         assert_eq!((result.is_error, result.structured_content), (Some(false), None));
         for code in [Some(2), Some(4), None] {

@@ -35,7 +35,8 @@ enum Place {
     Flag(&'static str),
 }
 
-const RUN: &str = "directory of the run; without it, the working directory if it is one, else the latest run below it";
+const RUN: &str =
+    "directory of the run; without it, the working directory if it is one, else the latest run below it";
 const TASK: &str = "name of the task";
 
 const fn optional(name: &'static str, place: Place, about: &'static str) -> Argument {
@@ -85,7 +86,11 @@ pub(super) const TOOLS: &[Tool] = &[
         arguments: &[
             required("task", TASK),
             optional("run", Place::Word, RUN),
-            optional("attempt", Place::Number("--attempt"), "number of the attempt, from 1; else the latest"),
+            optional(
+                "attempt",
+                Place::Number("--attempt"),
+                "number of the attempt, from 1; else the latest",
+            ),
             optional("stderr", Place::Flag("--stderr"), "only standard error"),
         ],
     },
@@ -96,8 +101,16 @@ pub(super) const TOOLS: &[Tool] = &[
         options: &["--json"],
         arguments: &[
             optional("run", Place::Word, RUN),
-            optional("nodes", Place::Text("--nodes"), "numbers of nodes, separated by commas"),
-            optional("walltime", Place::Number("--walltime"), "minutes in which the run is to end"),
+            optional(
+                "nodes",
+                Place::Text("--nodes"),
+                "numbers of nodes, separated by commas",
+            ),
+            optional(
+                "walltime",
+                Place::Number("--walltime"),
+                "minutes in which the run is to end",
+            ),
         ],
     },
     Tool {
@@ -108,7 +121,11 @@ pub(super) const TOOLS: &[Tool] = &[
         arguments: &[
             required("task", TASK),
             required("run", "directory of the run"),
-            optional("signal", Place::Text("--signal"), "name or number of the signal; else TERM"),
+            optional(
+                "signal",
+                Place::Text("--signal"),
+                "name or number of the signal; else TERM",
+            ),
         ],
     },
     Tool {
@@ -118,7 +135,11 @@ pub(super) const TOOLS: &[Tool] = &[
         options: &[],
         arguments: &[
             required("run", "directory of the run"),
-            optional("in", Place::Text("--in"), "time until then, such as 30m; else at once"),
+            optional(
+                "in",
+                Place::Text("--in"),
+                "time until then, such as 30m; else at once",
+            ),
         ],
     },
 ];
@@ -152,7 +173,11 @@ impl Tool {
     /// # Errors
     /// An argument is missing, unknown or of the wrong type: a message.
     pub(super) fn words(&self, given: &Map<String, Value>) -> Result<Vec<String>, String> {
-        let is_known = |key: &&String| self.arguments.iter().any(|argument| argument.name == key.as_str());
+        let is_known = |key: &&String| {
+            self.arguments
+                .iter()
+                .any(|argument| argument.name == key.as_str())
+        };
         if let Some(key) = given.keys().find(|key| !is_known(key)) {
             return Err(format!("{} takes no argument {key}", self.name));
         }
@@ -167,7 +192,9 @@ impl Tool {
                 Some(Value::Null) | None => continue,
                 Some(value) => value,
             };
-            let text = value.as_str().filter(|text| !text.is_empty() && !text.contains('\0'));
+            let text = value
+                .as_str()
+                .filter(|text| !text.is_empty() && !text.contains('\0'));
             match argument.place {
                 Place::Word => words.push(text.ok_or(format!("{name} is not a text"))?.to_owned()),
                 Place::Text(option) => {
@@ -180,7 +207,10 @@ impl Tool {
                     options.push(format!("{option}={number}"));
                 }
                 Place::Flag(option) => {
-                    if value.as_bool().ok_or(format!("{name} is neither true nor false"))? {
+                    if value
+                        .as_bool()
+                        .ok_or(format!("{name} is neither true nor false"))?
+                    {
                         options.push(option.to_owned());
                     }
                 }
@@ -208,7 +238,11 @@ mod tests {
         let line = |name: &str, given: Value| words(name, given).map(|words| words.join(" "));
         assert_eq!(line("status", json!({})).as_deref(), Ok("status --json --"));
         assert_eq!(
-            line("log", json!({"run": "-r", "task": "--help", "attempt": 2, "stderr": true})).as_deref(),
+            line(
+                "log",
+                json!({"run": "-r", "task": "--help", "attempt": 2, "stderr": true})
+            )
+            .as_deref(),
             Ok("log --attempt=2 --stderr -- --help -r")
         );
         assert_eq!(
@@ -220,8 +254,16 @@ mod tests {
             ("kill", json!({"task": "a"}), "run is missing"),
             ("why", json!({"task": 7}), "task is not a text"),
             ("why", json!({"task": "a\0b"}), "task is not a text"),
-            ("log", json!({"task": "a", "attempt": 0}), "attempt is not a number from 1 on"),
-            ("log", json!({"task": "a", "stderr": "yes"}), "stderr is neither true nor false"),
+            (
+                "log",
+                json!({"task": "a", "attempt": 0}),
+                "attempt is not a number from 1 on",
+            ),
+            (
+                "log",
+                json!({"task": "a", "stderr": "yes"}),
+                "stderr is neither true nor false",
+            ),
             ("status", json!({"dir": "x"}), "status takes no argument dir"),
         ] {
             assert_eq!(words(name, given), Err(message.to_owned()));
@@ -240,7 +282,10 @@ mod tests {
                 Place::Number(_) => json!(3),
                 Place::Flag(_) => json!(true),
             };
-            let all = tool.arguments.iter().map(|argument| (argument.name.to_owned(), value(argument)));
+            let all = tool
+                .arguments
+                .iter()
+                .map(|argument| (argument.name.to_owned(), value(argument)));
             let words = tool.words(&all.collect()).expect("words");
             let line = std::iter::once("pmc".to_owned()).chain(words);
             assert!(Cli::try_parse_from(line).is_ok(), "{}", tool.name);
