@@ -92,12 +92,7 @@ fn runs_are_looked_at_and_not_changed() {
     schema::check("pmc-analyzer", &analysis["result"]["structuredContent"]);
     let failed = analysis["result"]["structuredContent"].to_string();
     assert!(failed.contains("second"), "{failed}");
-    let jobs = place.read(&format!("{run}/jobstate.log"));
-    let task = jobs
-        .split_whitespace()
-        .find(|word| word.starts_with("second_"))
-        .unwrap()
-        .to_owned();
+    let task = status["result"]["structuredContent"]["failed"][0]["task"].clone();
     let log = session.call("log", json!({"task": task, "run": run, "stderr": true}));
     let text = log["result"]["content"][0]["text"].as_str().unwrap().to_owned();
     assert!(text.contains("no"), "{log}");

@@ -213,7 +213,7 @@ fn tasks_are_as_their_schema_says() {
         (false, json!({"command": "true", "memory_mib": -1})),
         (false, json!({"command": "true", "cpu": 1})),
     ] {
-        let added = add(&place, &[task.clone()]);
+        let added = add(&place, std::slice::from_ref(&task));
         assert_eq!(!added.stdout().is_empty(), is_good, "{task}: {}", added.stderr());
         let problems = schema::problems("pmc-add", &task);
         assert_eq!(problems.is_empty(), is_good, "{task}: {problems:?}");
