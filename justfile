@@ -50,7 +50,8 @@ deny:
     cargo deny check
 
 # All packages, into target/packages
-packages: wheel deb tarball
+packages:
+    packaging/build {{profile}} {{target}} {{glibc}} wheel deb tarball snakemake
 
 # A Python wheel with all programs
 wheel:
@@ -63,6 +64,18 @@ deb:
 # A tarball for any Linux
 tarball:
     packaging/build {{profile}} {{target}} {{glibc}} tarball
+
+# The packages for aarch64, into target/aarch64/build/packages (needs root, debootstrap and 4 GB)
+aarch64:
+    packaging/aarch64 {{profile}} {{glibc}} target/aarch64
+
+# The executor plugin of Snakemake, a Python wheel
+snakemake-plugin:
+    packaging/build {{profile}} {{target}} {{glibc}} snakemake
+
+# Do the same sources give the same bytes? Builds all packages twice
+same-bytes:
+    packaging/twice {{profile}} {{target}} {{glibc}}
 
 # Install each package into an empty environment and run the example with it
 check-packages:

@@ -70,6 +70,10 @@ impl<T: MasterTransport> Driver<'_, T> {
                 }
                 None => takes_no_tasks(),
             },
+            Request::Cancel { tasks } => match &mut self.serving {
+                Some(serving) => serving.cancel(&mut self.run, &tasks),
+                None => takes_no_tasks(),
+            },
             Request::Stop => match &mut self.serving {
                 Some(serving) => serving.stop(),
                 None => takes_no_tasks(),

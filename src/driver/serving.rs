@@ -5,6 +5,7 @@
 //! logs, rescue file and packs. Tools learn of an end when its rescue record is written.
 
 mod adding;
+mod cancelling;
 mod ends;
 
 use std::fs::File;
@@ -20,6 +21,7 @@ use pmc_system::planted::{Planted, is_planted};
 use pmc_system::{clock, disk};
 use rustc_hash::FxHashSet;
 
+use self::cancelling::Cancelling;
 use self::ends::{End, Follower};
 use super::{Driver, Run, RunError};
 use crate::control::Reply;
@@ -48,8 +50,10 @@ pub(super) struct Serving {
     ends: Vec<End>,
     /// The number of the end of each task; the last ones may be missing.
     end_of: Vec<u32>,
-    /// Tasks that will not run, because one before them has failed.
+    /// Tasks that will not run, because they were cancelled, or one before them was or has failed.
     unreachable: FxHashSet<TaskId>,
+    /// Tasks that are to be cancelled, and that workers have.
+    cancelling: Vec<Cancelling>,
     /// Tasks that have not ended.
     left: usize,
     followers: Vec<Follower>,
@@ -90,6 +94,7 @@ impl Serving {
             ends: Vec::new(),
             end_of: Vec::new(),
             unreachable: FxHashSet::default(),
+            cancelling: Vec::new(),
             left: dag.len().saturating_sub(done),
             followers: Vec::new(),
             told_at: None,
@@ -196,6 +201,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         let finals = std::mem::take(&mut self.run.out.finals);
         if let Some(serving) = &mut self.serving {
             serving.note(&self.run, finals);
+            serving.go_on_cancelling(&mut self.run);
             serving.tell(&self.run);
         }
     }
