@@ -36,6 +36,12 @@ pub(super) struct OnNodes {
 }
 
 impl OnNodes {
+    /// The nodes that may have something to do with checkpoints.
+    pub(super) fn used_nodes(&self) -> BTreeSet<NodeId> {
+        let agents = self.agents.values().filter(|_| self.are_used);
+        self.book.nodes().chain(agents.map(|rank| rank.0)).collect()
+    }
+
     /// Returns the DAG file with the store that has this id.
     pub(super) fn dag_of(&self, run: &str) -> Option<&Path> {
         let mut stores = self.stores.iter();

@@ -1,5 +1,6 @@
 //! The flush: what nodes have saved goes into the stores beside DAG files, so that it survives the run.
 
+use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, Instant};
 
@@ -197,16 +198,20 @@ impl<T: MasterTransport> Run<'_, T> {
         }
         flushing.next_look = now.checked_add(LEAVE_INTERVAL);
         let free = on_nodes.book.free_nodes();
-        let go: Vec<NodeId> = flushing.leaving.intersection(&free).copied().collect();
-        flushing.leaving.retain(|node| !free.contains(node));
+        let known: BTreeSet<NodeId> = on_nodes.book.nodes().collect();
+        let waiting = std::mem::take(&mut flushing.leaving);
+        let may_go = |node: &NodeId| free.contains(node) || !known.contains(node);
+        let (go, stay): (Vec<NodeId>, _) = waiting.into_iter().partition(may_go);
+        flushing.leaving = stay.into_iter().collect();
         self.send_orders(go.into_iter().map(|node| (node, MasterSays::MayGo)).collect());
     }
 
     /// Lets all nodes go, and ends what works in the stores.
     pub(super) fn end_flush(&mut self) {
-        let nodes = self.checkpoints.on_nodes.book.nodes();
-        let orders = nodes.map(|node| (node, MasterSays::MayGo)).collect();
-        self.send_orders(orders);
+        // Also those that are about to begin.
+        let nodes = self.checkpoints.on_nodes.used_nodes();
+        let orders = nodes.into_iter().map(|node| (node, MasterSays::MayGo));
+        self.send_orders(orders.collect());
         let flushing = std::mem::take(&mut self.checkpoints.on_nodes.flushing);
         if let Some(threads) = flushing.threads {
             threads.end();

@@ -15,8 +15,11 @@ use crate::support::programs::{Build, project};
 /// Time limit for a run.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Kills of a run.
-const KILLS: u32 = 2;
+/// Kills of a run: 2, or what this variable says.
+fn kills() -> u32 {
+    let wanted = std::env::var("PMC_TEST_KILLS").ok();
+    wanted.and_then(|text| text.parse().ok()).unwrap_or(2)
+}
 
 /// An MPI program: each rank saves two files every fifth step, and the numbers of all must be those of one
 /// series.
@@ -107,7 +110,8 @@ fn processes(program: &Path) -> Vec<Pid> {
 /// Runs a program as a task. A process of it is killed at random moments. Returns what the task has printed.
 fn run_with_kills(directory: &Path, command: &str, program: &Path, seed: u64) -> String {
     let dag = directory.join("w.dag");
-    fs::write(&dag, format!("TASK a -t 9 {command}\n")).expect("a DAG");
+    let attempts = kills() + 7;
+    fs::write(&dag, format!("TASK a -t {attempts} {command}\n")).expect("a DAG");
     let mut child = Command::new(Build::Local.program("pegasus-mpi-cluster"))
         .args(["--workers", "1", "--per-task-stdio", "w.dag"])
         .envs(Build::OpenMpi.environment())
@@ -116,8 +120,8 @@ fn run_with_kills(directory: &Path, command: &str, program: &Path, seed: u64) ->
         .spawn()
         .expect("the executor");
     let mut random = Random(seed);
-    let mut left = KILLS;
-    let end = Instant::now() + TIMEOUT;
+    let mut left = kills();
+    let end = Instant::now() + TIMEOUT * kills().max(1);
     let status = loop {
         if let Some(status) = child.try_wait().expect("the executor") {
             break status;
@@ -134,8 +138,8 @@ fn run_with_kills(directory: &Path, command: &str, program: &Path, seed: u64) ->
             left -= 1;
         }
     };
-    let output =
-        (0..9).filter_map(|number| fs::read_to_string(directory.join(format!("a.out.{number:03}"))).ok());
+    let output = (0..attempts)
+        .filter_map(|number| fs::read_to_string(directory.join(format!("a.out.{number:03}"))).ok());
     let output: String = output.collect();
     assert!(status.success(), "{output}");
     assert!(
