@@ -50,7 +50,8 @@ deny:
     cargo deny check
 
 # All packages, into target/packages
-packages: wheel deb tarball
+packages:
+    packaging/build {{profile}} {{target}} {{glibc}} wheel deb tarball snakemake
 
 # A Python wheel with all programs
 wheel:
@@ -64,6 +65,18 @@ deb:
 tarball:
     packaging/build {{profile}} {{target}} {{glibc}} tarball
 
+# The packages for aarch64, into target/aarch64/build/packages (needs root, debootstrap and 4 GB)
+aarch64:
+    packaging/aarch64 {{profile}} {{glibc}} target/aarch64
+
+# The executor plugin of Snakemake, a Python wheel
+snakemake-plugin:
+    packaging/build {{profile}} {{target}} {{glibc}} snakemake
+
+# Do the same sources give the same bytes? Builds all packages twice
+same-bytes:
+    packaging/twice {{profile}} {{target}} {{glibc}}
+
 # Install each package into an empty environment and run the example with it
 check-packages:
     packaging/check
@@ -71,6 +84,10 @@ check-packages:
 # Kill programs at random moments, fill the disk, take directories away: nothing may be lost (--rounds N --seed N)
 crash *OPTIONS:
     cargo xtask crash {{OPTIONS}}
+
+# Lose nodes, kill programs and cancel jobs while batch jobs of seconds follow each other (--rounds N --seed N)
+chains *OPTIONS:
+    cargo xtask chains {{OPTIONS}}
 
 # Switch off, cut off, stop and kill nodes and masters of runs with agents (--rounds N --seed N --master-kills N)
 node-faults *OPTIONS:

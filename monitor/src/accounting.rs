@@ -294,11 +294,14 @@ fn cost_of(
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
     use crate::history::tests::TestRun;
 
     /// How an attempt ends.
-    #[derive(Clone, Copy, PartialEq)]
+    #[derive(Clone, Copy, Debug, PartialEq)]
     enum How {
         Succeeds,
         Fails,
@@ -497,6 +500,86 @@ mod tests {
                 let capped = *nodes as f64 * (job.used - job.restoring - job.lost.min(10.0));
                 assert_eq!(job.charge(Some(10.0)), capped, "{name}");
             }
+        }
+    }
+
+    /// A pause, a run time, and how the attempt ends.
+    fn attempts() -> impl Strategy<Value = Vec<(u32, u32, How)>> {
+        let how = prop_oneof![Just(Fails), Just(Evicted), Just(Saved), Just(CutOff)];
+        vec((0..20_u32, 1..60_u32, how), 0..6)
+    }
+
+    /// Returns what a job costs, second by second. Its two slots run `a` and `b`.
+    fn second_by_second((begin, end): (u32, u32), ran: &[Ran], checkpoints: &[Checkpoint]) -> Cost {
+        let is_own = |at: u32| (begin..begin + 1000).contains(&at);
+        let mut cost = (f64::from(end - begin), 0.0, 0.0, 0.0);
+        for (task, start, stop, how) in ran.iter().filter(|(_, start, ..)| is_own(*start)) {
+            let stop = if *how == CutOff { end } else { *stop };
+            let has_saved = |after: u32| {
+                let is_later = |closed: f64| closed > f64::from(after) && closed <= f64::from(stop);
+                let mut own = checkpoints.iter().filter(|one| one.task == task.as_bytes());
+                own.any(|one| !one.is_restored && is_later(one.closed))
+            };
+            for second in *start..stop {
+                cost.3 += 1.0;
+                let is_lost = matches!(how, Evicted | CutOff) && !has_saved(second);
+                cost.2 += if is_lost { 0.5 } else { 0.0 };
+            }
+        }
+        let restored = checkpoints
+            .iter()
+            .filter(|one| one.is_restored && is_own(one.closed as u32));
+        cost.1 = restored.map(|one| one.waited / 2.0).sum();
+        cost
+    }
+
+    proptest! {
+        #[test]
+        fn jobs_cost_what_is_counted_second_by_second(
+            lanes in vec((attempts(), attempts(), 50..300_u32), 1..4),
+            saved in vec((0..4000_u32, any::<bool>(), proptest::option::of(1..9_u32)), 0..12),
+        ) {
+            let (mut jobs, mut ran): (Vec<Ledger>, Vec<Ran>) = (Vec::new(), Vec::new());
+            for (number, (a, b, length)) in (1..).zip(&lanes) {
+                let (begin, end) = (number * 1000, number * 1000 + length);
+                jobs.push((begin, Some(end), 2));
+                for (task, lane) in [("a", a), ("b", b)] {
+                    let mut now = begin + 1;
+                    for (pause, time, how) in lane {
+                        let start = now + pause;
+                        if start + time >= end {
+                            break;
+                        }
+                        ran.push((task, start, start + time, *how));
+                        now = start + time + 1;
+                        if *how == CutOff {
+                            break;
+                        }
+                    }
+                }
+            }
+            let times = 1000 * jobs.len() as u32;
+            let checkpoints: Vec<_> = saved
+                .iter()
+                .map(|(at, of_a, waited)| checkpoint(if *of_a { "a" } else { "b" }, 1000 + at % times, *waited))
+                .collect();
+            let found = costs(&jobs, &ran, &checkpoints);
+            prop_assert_eq!(found.len(), jobs.len());
+            for (cost, (begin, end, nodes)) in found.iter().zip(&jobs) {
+                let model = second_by_second((*begin, end.unwrap()), &ran, &checkpoints);
+                prop_assert_eq!((cost.used, cost.restoring, cost.lost, cost.slot_seconds), model);
+                let charge = *nodes as f64 * (model.0 - model.1 - model.2.min(20.0)).max(0.0);
+                prop_assert_eq!(cost.charge(Some(20.0)), charge);
+            }
+            // They sum up to the history.
+            let all: u32 = ran
+                .iter()
+                .map(|(_, start, stop, how)| match how {
+                    CutOff => lanes[(*start / 1000) as usize - 1].2 + *start / 1000 * 1000 - start,
+                    _ => stop - start,
+                })
+                .sum();
+            prop_assert_eq!(found.iter().map(|cost| cost.slot_seconds).sum::<f64>(), f64::from(all));
         }
     }
 

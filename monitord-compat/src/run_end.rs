@@ -12,6 +12,9 @@ pub const MAX_SIZE: u64 = 64 << 10;
 /// Maximum characters of a message.
 const MAX_MESSAGE: usize = 4096;
 
+/// What the system says when a file system, or what a user may have of it, is full.
+const FULL_DISK: [&str; 2] = ["No space left on device", "Disk quota exceeded"];
+
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndOfRun {
@@ -139,6 +142,13 @@ impl RunEnd {
             self,
             Self::Drained { .. } | Self::HeldBack | Self::Success | Self::Failed
         )
+    }
+
+    /// Returns whether it ended because a file system was full.
+    #[must_use]
+    pub fn is_full_disk(&self) -> bool {
+        let is_full = |message: &String| FULL_DISK.iter().any(|reason| message.contains(reason));
+        matches!(self, Self::Error { message } if is_full(message))
     }
 
     /// Returns the message of the run, if it has one.

@@ -23,6 +23,9 @@ from typing import Callable, Dict, List, Optional
 # Time for a run to end, in seconds, before it is killed: it gives its tasks a few seconds.
 END_TIMEOUT = 30
 
+# Maximum tasks that are cancelled by a command.
+MAX_CANCELLED = 1000
+
 
 class ServiceError(Exception):
     """The run cannot be started or asked."""
@@ -129,12 +132,12 @@ class Service:
         return f"It has failed with exit code {end['exit_code']}"
 
     def cancel(self, tasks: List[str]):
-        """Ends tasks: all of a run that was started here, else those that run."""
+        """Ends tasks: with a run that was started here, all. Those that wait do not run."""
         if self._server is not None:
             self._server.send_signal(signal.SIGTERM)
             return
-        for task in tasks:
-            words = [self.program, "kill", task, self.directory]
+        for first in range(0, len(tasks), MAX_CANCELLED):
+            words = [self.program, "cancel", self.directory, *tasks[first : first + MAX_CANCELLED]]
             subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
     def close(self):

@@ -10,6 +10,7 @@ mod attach;
 mod checkpoint;
 mod control;
 mod log;
+mod mcp;
 mod packed;
 pub mod pegasus;
 mod pmix;
@@ -21,10 +22,11 @@ pub use attach::{Attach, From, OnOverflow, Timestamp};
 pub use checkpoint::{Checkpoint, CheckpointAction, Message};
 pub use control::{Drain, Kill, Nodes, Stack, Submit, Why};
 pub use log::Log;
+pub use mcp::Mcp;
 pub use packed::{PackedOutput, Unpack};
 pub use pegasus::PegasusProgram;
 pub use pmix::Pmix;
-pub use serve::{Add, Serve, Wait};
+pub use serve::{Add, Cancel, Serve, Wait};
 pub use supervise::Supervise;
 pub use views::{Analyzer, Report, Section, Simulate, Statistics, Status, TimeOf, TimeStep};
 
@@ -66,6 +68,8 @@ pub enum Command {
     Attach(Attach),
     /// Let tools that are written for PMIx find a running workflow
     Pmix(Pmix),
+    /// Answer programs that speak the Model Context Protocol, on standard input and output
+    Mcp(Mcp),
     /// Make the two files of each attempt from packed output
     Unpack(Unpack),
     /// Show the hosts of a running workflow, or let one of them go
@@ -88,6 +92,8 @@ pub enum Command {
     Add(Add),
     /// Wait for tasks of a run of pmc serve, and print how they end
     Wait(Wait),
+    /// End tasks of a run of pmc serve: those that wait do not run
+    Cancel(Cancel),
     /// Estimate how long a plan or a run would take on other nodes
     Simulate(Simulate),
     /// Save and get checkpoints in the scripts of tasks, or look at those of a run

@@ -1,9 +1,9 @@
 //! The next master, if the node of the batch script is lost.
 //!
 //! Slurm keeps a job with `--no-kill` that has lost its first node: its agents live, and nobody starts the
-//! master again. So an agent that has been without a master for a while asks Slurm whether that node is still
-//! one of the job. If it is not, the agents start `pmc supervise --successor`, one after the other: the run
-//! lock decides which one gets the run.
+//! master again. So an agent that has been without a master for a while asks Slurm for that node. If it is no
+//! more one of the job, or does not answer, and nobody holds the run lock, the agents start
+//! `pmc supervise --successor`, one after the other: the run lock decides which one gets the run.
 //!
 //! Agents keep their tasks as long as no master answers, so the next one waits a lease from its own start for
 //! those that have not come back.
@@ -14,18 +14,21 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
+use monitord_compat::run_lock;
 use nix::unistd::Pid;
 use pmc_batch::ask::{ANSWER_TIMEOUT, output};
 use pmc_batch::launch::srun;
-use pmc_batch::status::{BatchHost, batch_host, batch_host_query};
-use pmc_batch::{BatchJob, Scheduler};
+use pmc_batch::status::{batch_host, batch_host_query};
+use pmc_batch::{BatchJob, Scheduler, node_states};
 
 use crate::transport::agents::NUMBER_VARIABLE;
+#[cfg(feature = "simulated")]
+use crate::worker::simulated::host;
 
 /// How long an agent has been without a master before it asks. It is less than the lease.
 const FIRST_ASK: Duration = Duration::from_secs(15);
 
-/// Time between two questions.
+/// Time between two questions of an agent; less in a job of so few nodes that fewer than [`ASKING`] ask.
 const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Time between two agents that start a master.
@@ -55,17 +58,54 @@ pub(super) struct Succession {
     program: PathBuf,
     /// How long it waits before it asks.
     first_ask: Duration,
+    ask_interval: Duration,
     asked_at: Option<Instant>,
-    answer: Option<Receiver<Option<BatchHost>>>,
+    answer: Option<Receiver<Option<Seen>>>,
     /// When it was known that the node of the batch script is lost, and how many agents come before this one.
     lost: Option<(Instant, u32)>,
     has_started: bool,
+}
+
+/// What an agent has found out about the node of the batch script.
+#[derive(Debug)]
+struct Seen {
+    /// Its name.
+    name: String,
+    /// The nodes that the job has.
+    nodes: Vec<String>,
+    /// The node is lost, and its master with it.
+    is_lost: bool,
+}
+
+impl Seen {
+    /// Asks Slurm, and looks at the run lock. `None` if Slurm says nothing of use.
+    fn now(job: &BatchJob, dag: &Path) -> Option<Self> {
+        let host = batch_host(&output(&batch_host_query(job), ANSWER_TIMEOUT).ok()?)?;
+        // Slurm takes a node out of its jobs some time after it has noticed that the node does not answer.
+        let is_away = host.is_lost() || {
+            let query = node_states::query(std::slice::from_ref(&host.name));
+            let printed = output(&query, ANSWER_TIMEOUT).unwrap_or_default();
+            node_states::is_unreachable(&printed, &host.name)
+        };
+        Some(Self {
+            // A master that lives has the lock, also if neither Slurm nor this node can reach it.
+            is_lost: is_away && run_lock::is_locked(dag) != Some(true),
+            name: host.name,
+            nodes: host.nodes,
+        })
+    }
 }
 
 impl Succession {
     /// Returns what an agent with this environment can do for the run of a DAG. `None` outside of a job of
     /// Slurm, and for runs that nothing supervises.
     pub(super) fn new(environment: &[(OsString, OsString)], dag: &Path) -> Option<Self> {
+        #[cfg(feature = "simulated")]
+        if let Some(host) = host() {
+            let (number, node) = host.0.succession()?;
+            let job = BatchJob::new(Scheduler::Slurm, "1")?;
+            return Some(Self::on_node(job, node, number, dag, PathBuf::new()));
+        }
         let value = |name: &str| {
             let (_, value) = environment.iter().find(|(key, _)| key == name)?;
             value.to_str().map(str::to_owned)
@@ -86,6 +126,7 @@ impl Succession {
             dag: dag.to_owned(),
             program,
             first_ask: first_ask(number),
+            ask_interval: ASK_INTERVAL,
             asked_at: None,
             answer: None,
             lost: None,
@@ -104,21 +145,21 @@ impl Succession {
             return false;
         }
         match self.answer.as_ref().map(Receiver::try_recv) {
-            Some(Ok(Some(host))) => self.note(now, &host),
+            Some(Ok(Some(seen))) => self.note(now, &seen),
             Some(Err(TryRecvError::Empty)) | None => {}
             // Slurm has said nothing of use.
             Some(Ok(None) | Err(TryRecvError::Disconnected)) => self.answer = None,
         }
         let is_due = self
             .asked_at
-            .is_none_or(|at| now.saturating_duration_since(at) >= ASK_INTERVAL);
+            .is_none_or(|at| now.saturating_duration_since(at) >= self.ask_interval);
         if self.lost.is_none() && is_due {
             self.asked_at = Some(now);
             self.answer = self.ask();
         }
         if let Some((since, before)) = self.lost
             && !self.has_started
-            && now.saturating_duration_since(since) >= TURN * before
+            && now.saturating_duration_since(since) >= TURN.saturating_mul(before)
         {
             self.has_started = true;
             self.start();
@@ -126,31 +167,44 @@ impl Succession {
         self.lost.is_some()
     }
 
-    fn note(&mut self, now: Instant, host: &BatchHost) {
+    fn note(&mut self, now: Instant, seen: &Seen) {
         self.answer = None;
-        if host.is_lost() {
-            let before = host.nodes.iter().position(|node| *node == self.node).unwrap_or(0);
-            let before = u32::try_from(before)
-                .unwrap_or(u32::MAX)
-                .min(host.nodes.len() as u32);
-            tracing::warn!("The node {} of the batch script is lost", host.name);
-            self.lost = Some((now, before));
+        // That of the batch script has no agent any more.
+        let others = || seen.nodes.iter().filter(|node| **node != seen.name);
+        self.ask_interval = ask_interval(others().count());
+        if seen.is_lost {
+            let before = others().position(|node| *node == self.node).unwrap_or(0);
+            tracing::warn!("The node {} of the batch script is lost", seen.name);
+            self.lost = Some((now, u32::try_from(before).unwrap_or(u32::MAX)));
         }
     }
 
-    fn ask(&self) -> Option<Receiver<Option<BatchHost>>> {
+    fn ask(&self) -> Option<Receiver<Option<Seen>>> {
         let (sender, receiver) = channel();
-        let words = batch_host_query(&self.job);
+        #[cfg(feature = "simulated")]
+        if let Some(host) = host() {
+            let seen = host.0.batch_host().map(|host| Seen {
+                is_lost: host.is_lost(),
+                name: host.name,
+                nodes: host.nodes,
+            });
+            let _ = sender.send(seen);
+            return Some(receiver);
+        }
+        let (job, dag) = (self.job.clone(), self.dag.clone());
         let thread = std::thread::Builder::new().name("batch".to_owned());
         let asked = thread.spawn(move || {
-            let printed = output(&words, ANSWER_TIMEOUT);
-            let _ = sender.send(printed.ok().and_then(|printed| batch_host(&printed)));
+            let _ = sender.send(Seen::now(&job, &dag));
         });
         asked.is_ok().then_some(receiver)
     }
 
     /// Starts the master as a step of its own: it must outlive the step of this agent.
     fn start(&self) {
+        #[cfg(feature = "simulated")]
+        if let Some(host) = host() {
+            return host.0.start_successor();
+        }
         let base = output_pattern(&self.dag.with_extension(""));
         let mut words = srun::words(1, std::slice::from_ref(&self.node));
         words.extend([
@@ -207,6 +261,13 @@ fn first_ask(number: u32) -> Duration {
     FIRST_ASK + ASK_INTERVAL * (number / ASKING).min(MAX_LATER)
 }
 
+/// Returns how often each agent asks in a job of so many nodes beside that of the batch script: however few
+/// there are, all together ask as often.
+fn ask_interval(others: usize) -> Duration {
+    let asking = u32::try_from(others).unwrap_or(ASKING).clamp(1, ASKING);
+    ASK_INTERVAL * asking / ASKING
+}
+
 /// Returns a path as Slurm takes it for the name of an output file, in which `%` begins a pattern.
 fn output_pattern(path: &Path) -> String {
     path.display().to_string().replace('%', "%%")
@@ -222,6 +283,40 @@ mod tests {
     fn few_agents_ask_first() {
         let seconds = |number| first_ask(number).as_secs();
         assert_eq!([0, 3, 4, 7, 8, 100_000].map(seconds), [15, 15, 45, 45, 75, 255]);
+    }
+
+    #[test]
+    fn the_agents_of_a_small_job_ask_more_often() {
+        let seconds = |others| ask_interval(others).as_secs_f64();
+        assert_eq!(
+            [0, 1, 2, 4, 5, 100_000].map(seconds),
+            [7.5, 7.5, 15.0, 30.0, 30.0, 30.0]
+        );
+    }
+
+    /// The node after the lost one is the first that starts a master, wherever it stands in the list.
+    #[test]
+    fn each_node_has_its_turn() {
+        let job = BatchJob::new(Scheduler::Slurm, "17").unwrap();
+        let lost = |node: &str, nodes: &[&str], is_lost| {
+            let mut agent = Succession::on_node(
+                job.clone(),
+                node.to_owned(),
+                1,
+                Path::new("x.dag"),
+                PathBuf::new(),
+            );
+            let now = Instant::now();
+            let nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
+            let name = "n2".to_owned();
+            agent.note(now, &Seen { name, nodes, is_lost });
+            agent.lost.map(|(_, before)| before)
+        };
+        let before = |node| lost(node, &["n1", "n2", "n3", "n4"], true);
+        assert_eq!(["n1", "n3", "n4"].map(before), [Some(0), Some(1), Some(2)]);
+        // Slurm has taken it out.
+        assert_eq!(lost("n3", &["n1", "n3"], true), Some(1));
+        assert_eq!(lost("n3", &["n1", "n2", "n3"], false), None);
     }
 
     #[test]

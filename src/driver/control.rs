@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use monitord_compat::run_end::DrainedBy;
-use pmc_batch::drain::is_same_host;
+use pmc_batch::node_states::is_same_host;
 use pmc_control::{Answer, Request, RunLimits};
 use pmc_system::clock;
 use signal_hook::consts::SIGUSR1;
@@ -68,6 +68,10 @@ impl<T: MasterTransport> Driver<'_, T> {
                     serving.follow(&self.run, from, answer);
                     return Ok(());
                 }
+                None => takes_no_tasks(),
+            },
+            Request::Cancel { tasks } => match &mut self.serving {
+                Some(serving) => serving.cancel(&mut self.run, &tasks),
                 None => takes_no_tasks(),
             },
             Request::Stop => match &mut self.serving {

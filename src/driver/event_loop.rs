@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use monitord_compat::run_end::DrainedBy;
 use pmc_system::clock;
+use pmc_system::planted::{Planted, is_planted};
 use signal_hook::consts::{SIGTERM, SIGUSR1};
 
 use super::conclusion::End;
@@ -35,6 +36,8 @@ impl<T: MasterTransport> Driver<'_, T> {
             }
             self.receive()?;
             self.answer_requests()?;
+            // Tools that wait for ends hear in time that there are none.
+            self.tell_ends();
             self.nodes.check(&mut self.run)?;
         }
         self.run.tell_end_of_time();
@@ -130,8 +133,8 @@ impl<T: MasterTransport> Driver<'_, T> {
         self.flush()?;
         if self.run.master.is_finished()
             && !self.subworkflows.awaits_guests()
-            && !self.requests.0.keep_the_run()
             && !self.takes_tasks()
+            && !self.requests.0.keep_the_run()
         {
             let is_over = self.run.is_stopping && self.run.master.is_cut_short();
             let end = is_over.then_some(End::Aborted(super::Aborted::WallTime));
@@ -389,7 +392,10 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.rests.rest(run, task)?;
         }
         self.bad_hosts.judge(run)?;
-        exit.into_iter().for_each(|exit| run.abort_with(exit));
+        if is_planted(Planted::EarlyEnd) {
+            self.tell_ends();
+        }
+        exit.into_iter().for_each(|exit| self.run.abort_with(exit));
         Ok(())
     }
 

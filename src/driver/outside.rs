@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pmc_batch::ask::{ANSWER_TIMEOUT, ask, output};
-use pmc_batch::drain::{draining, node_states_query};
+use pmc_batch::node_states::{self, draining};
 use pmc_batch::{BatchJob, Scheduler};
 use pmc_files::Owner;
 
@@ -182,7 +182,7 @@ fn draining_nodes(job: &BatchJob, nodes: &[String]) -> Vec<String> {
     if job.scheduler != Scheduler::Slurm || nodes.is_empty() {
         return Vec::new();
     }
-    let printed = output(&node_states_query(nodes), ANSWER_TIMEOUT);
+    let printed = output(&node_states::query(nodes), ANSWER_TIMEOUT);
     printed.map_or_else(|_| Vec::new(), |printed| draining(&printed))
 }
 

@@ -177,7 +177,7 @@ impl<T: MasterTransport> Run<'_, T> {
     }
 
     /// Returns worker and number of the attempt of a task that runs.
-    fn attempt_of(&self, task: TaskId) -> Option<(u32, u64)> {
+    pub(super) fn attempt_of(&self, task: TaskId) -> Option<(u32, u64)> {
         let running = self.master.assignments().find(|(_, running, _)| *running == task);
         running.map(|(rank, _, submit)| (rank.0, submit.0))
     }

@@ -5,23 +5,27 @@
 //! logs, rescue file and packs. Tools learn of an end when its rescue record is written.
 
 mod adding;
+mod cancelling;
 mod ends;
 
 use std::fs::File;
+use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use pmc_control::{AddRequest, Answer};
 use pmc_dag::{Dag, TaskId};
 use pmc_files::OFlags;
+use pmc_system::planted::{Planted, is_planted};
 use pmc_system::{clock, disk};
 use rustc_hash::FxHashSet;
 
+use self::cancelling::Cancelling;
 use self::ends::{End, Follower};
 use super::{Driver, Run, RunError};
 use crate::control::Reply;
+use crate::durability::sync;
 use crate::options::Options;
 use crate::transport::MasterTransport;
 
@@ -32,7 +36,7 @@ const LAST_WORD: Duration = Duration::from_millis(300);
 pub(super) struct Serving {
     dag: PathBuf,
     /// The DAG file, for appending.
-    file: Arc<File>,
+    file: File,
     /// Its length, which is that of whole additions.
     length: u64,
     /// Requests that came before the workers.
@@ -46,8 +50,10 @@ pub(super) struct Serving {
     ends: Vec<End>,
     /// The number of the end of each task; the last ones may be missing.
     end_of: Vec<u32>,
-    /// Tasks that will not run, because one before them has failed.
+    /// Tasks that will not run, because they were cancelled, or one before them was or has failed.
     unreachable: FxHashSet<TaskId>,
+    /// Tasks that are to be cancelled, and that workers have.
+    cancelling: Vec<Cancelling>,
     /// Tasks that have not ended.
     left: usize,
     followers: Vec<Follower>,
@@ -63,13 +69,23 @@ impl Serving {
             return Ok(None);
         };
         let failed = |error| RunError::system("Unable to open the DAG file for more tasks", error);
+        if dag.subdag_ids().len() > 0 {
+            // Their tasks have the numbers that the next ones need.
+            let error = io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it has sub-workflows (SUBDAG), and a run that takes tasks cannot have any",
+            );
+            return Err(failed(error));
+        }
         let flags = OFlags::WRONLY | OFlags::APPEND;
         let file = pmc_files::open_output(&options.dag, flags, 0o666).map_err(failed)?;
         let length = dag.text_len();
-        disk::set_len(&file, length).map_err(failed)?;
+        if !is_planted(Planted::TornAddition) {
+            disk::set_len(&file, length).map_err(failed)?;
+        }
         Ok(Some(Self {
             dag: options.dag.clone(),
-            file: Arc::new(file),
+            file,
             length,
             early: Vec::new(),
             is_stopped: false,
@@ -78,6 +94,7 @@ impl Serving {
             ends: Vec::new(),
             end_of: Vec::new(),
             unreachable: FxHashSet::default(),
+            cancelling: Vec::new(),
             left: dag.len().saturating_sub(done),
             followers: Vec::new(),
             told_at: None,
@@ -97,11 +114,14 @@ impl Serving {
 
     /// Returns when the run has to act for it.
     pub(super) fn next(&self) -> Option<Instant> {
-        let idle = self.idle_since.zip(self.idle_limit);
+        let idle = self.idle_since.zip(self.idle_limit).filter(|_| !self.is_stopped);
         let idle = idle.and_then(|(since, limit)| since.checked_add(limit));
         let followers = self.followers.iter().map(|follower| follower.until);
-        let last_word = self.told_at.and_then(|at| at.checked_add(LAST_WORD));
-        let last_word = last_word.filter(|_| self.is_stopped);
+        // As long as something is left to do, nobody waits for this.
+        let last_word = self
+            .told_at
+            .filter(|_| self.is_stopped && self.idle_since.is_some());
+        let last_word = last_word.and_then(|at| at.checked_add(LAST_WORD));
         followers.chain(idle).chain(last_word).min()
     }
 
@@ -123,7 +143,8 @@ impl Serving {
         self.tell_that_it_ends();
         // Those that were told a moment ago are about to ask again.
         self.told_at
-            .is_some_and(|at| now.saturating_duration_since(at) < LAST_WORD)
+            .take_if(|at| now.saturating_duration_since(*at) >= LAST_WORD);
+        self.told_at.is_some()
     }
 }
 
@@ -166,11 +187,21 @@ impl<T: MasterTransport> Driver<'_, T> {
         Ok(())
     }
 
+    /// Syncs the DAG file at the end of a run that takes tasks: what is left is for the next one.
+    pub(super) fn settle_additions(&self) -> Result<(), RunError> {
+        match &self.serving {
+            Some(serving) if self.run.options.sync_interval.is_some() => sync::file(&serving.file)
+                .map_err(|error| RunError::system("Unable to write the DAG file to the disk", error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Tells tools of the tasks that have ended. Their rescue records are written.
     pub(super) fn tell_ends(&mut self) {
         let finals = std::mem::take(&mut self.run.out.finals);
         if let Some(serving) = &mut self.serving {
             serving.note(&self.run, finals);
+            serving.go_on_cancelling(&mut self.run);
             serving.tell(&self.run);
         }
     }

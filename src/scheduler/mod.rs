@@ -66,6 +66,7 @@ mod assign;
 mod avoidance;
 mod bits;
 mod cache_index;
+mod cancel;
 mod categories;
 #[cfg(test)]
 mod check;
@@ -96,6 +97,7 @@ mod tasks;
 mod tests;
 mod wait;
 
+pub use cancel::Cancelled;
 pub use error::MasterError;
 pub use gangs::{GangParts, LeadAdoption, MemberAdoption};
 pub use growth::GrowthError;

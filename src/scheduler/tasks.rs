@@ -28,6 +28,8 @@ pub(crate) enum State {
     Nested,
     Done,
     Failed,
+    /// A tool has cancelled it before it ran.
+    Cancelled,
 }
 
 impl State {
@@ -47,6 +49,7 @@ impl State {
             Self::Nested => "sub-workflow running",
             Self::Done => "done",
             Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
         }
     }
 }

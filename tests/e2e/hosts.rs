@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use crate::support::command::{CommandResult, Program};
+use crate::support::command::{CommandResult, Program, wait_until};
 use crate::support::programs::Build;
 use crate::support::server::free_port;
 use crate::support::sshd::Sshd;
@@ -64,12 +64,16 @@ impl Scene {
         fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).expect("its mode");
     }
 
-    fn run(&self, hosts: &str) -> CommandResult {
+    fn pmc(&self, words: &[&str]) -> Program {
         let path = std::env::var("PATH").unwrap_or_default();
         Program::new(Build::Local.program("pmc"))
-            .args(["run", "-t", "jobs", "-w", "1", "--hosts", hosts, "workflow.yml"])
+            .args(words)
             .in_directory(self.folder.path())
             .env("PATH", format!("{}:{path}", self.path("bin").display()))
+    }
+
+    fn run(&self, hosts: &str) -> CommandResult {
+        self.pmc(&["run", "-t", "jobs", "-w", "1", "--hosts", hosts, "workflow.yml"])
             .run()
     }
 
@@ -113,4 +117,34 @@ fn tasks_run_on_hosts_that_ssh_reaches() {
         "{}",
         result.details()
     );
+}
+
+#[test]
+#[ignore = "needs an SSH server: tests/run e2e"]
+fn a_run_on_hosts_takes_tasks() {
+    let scene = Scene::new();
+    let served = scene
+        .pmc(&[
+            "serve",
+            "work",
+            "-w",
+            "1",
+            "--hosts",
+            "n1,n2",
+            "--idle-limit",
+            "120",
+        ])
+        .start();
+    wait_until("it takes no tasks", 60, || {
+        scene
+            .pmc(&["add", "work", "--", "echo ${SSH_CONNECTION:-nowhere}"])
+            .run()
+            .code()
+            == 0
+    });
+    scene.pmc(&["wait", "work"]).run().ok();
+    let output = scene.pmc(&["log", "1", "work"]).run().ok().stdout;
+    assert!(output.starts_with("127.0.0.1 "), "{output}");
+    scene.pmc(&["serve", "work", "--stop"]).run().ok();
+    served.wait().ok();
 }

@@ -42,6 +42,7 @@ mod recovery;
 mod report;
 mod ro_crate;
 mod security;
+mod served;
 mod shared_directory;
 mod snakemake;
 mod stampede;

@@ -9,7 +9,7 @@ use pmc_batch::reach::command_on_host;
 use pmc_batch::status::{JobEnd, JobState, JobStatus, parse, query};
 use pmc_batch::{BatchJob, Scheduler};
 
-use crate::support::command::Program;
+use crate::support::command::{Program, wait_until};
 use crate::support::pegasus::only_file;
 use crate::support::programs::{Build, PLAN_IN_SUBMIT_RUN};
 use crate::support::slurm::Cluster;
@@ -227,14 +227,6 @@ fn processes(word: &str, directory: &Path) -> Vec<i32> {
             && place.is_ok_and(|place| place == directory)
     };
     numbers.filter(is_meant).collect()
-}
-
-fn wait_until(what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(seconds), "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// The executor of a batch job is killed twice. What its agents ran counts, and no host gets a second one.

@@ -5,6 +5,7 @@
 //! stale, when folders import each other in a circle, when a file grows too long, or when a dependency is
 //! unused.
 
+pub mod chains;
 pub mod crash;
 pub mod golden;
 pub mod manual;

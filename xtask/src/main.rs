@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{crash, golden, manual, node_faults, simulation, workspace};
+use xtask::{chains, crash, golden, manual, node_faults, simulation, workspace};
 
 /// Chores of the repository
 #[derive(Parser)]
@@ -21,6 +21,8 @@ enum Chore {
     Generate,
     /// Kill programs at random moments, fill the disk, take directories away: nothing may be lost
     Crash(crash::Options),
+    /// Lose nodes, kill programs and cancel jobs while batch jobs of seconds follow each other
+    Chains(chains::Options),
     /// Switch off, cut off, stop and kill nodes and masters of runs with agents
     NodeFaults(node_faults::Options),
     /// Run whole runs on simulated hosts, disks and networks, each from a seed: `--help` says what there is
@@ -69,6 +71,7 @@ fn main() -> Result<()> {
             manual::write(&root.join("share"))
         }
         Chore::Crash(options) => crash::run(&options),
+        Chore::Chains(options) => chains::run(&options),
         Chore::NodeFaults(options) => node_faults::run(&options),
         Chore::Sim { options } => simulation::run(&options),
         Chore::Golden(Golden::Pack { folders }) => {

@@ -5,9 +5,9 @@
 
 pub mod ask;
 pub mod condor;
-pub mod drain;
 pub mod job;
 pub mod launch;
+pub mod node_states;
 pub mod nodes;
 pub mod reach;
 pub mod scheduler;

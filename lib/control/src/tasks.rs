@@ -61,7 +61,7 @@ pub enum EndState {
     Done,
     /// It has failed in all of its attempts.
     Failed,
-    /// It will not run, because a task before it has failed.
+    /// It will not run, because it was cancelled, or a task before it was or has failed.
     NotRun,
 }
 

@@ -127,11 +127,16 @@ struct State {
     steps: u64,
 }
 
+/// More looks at the clock in a step are a loop that does not wait.
+const MAX_LOOKS: u32 = 1 << 20;
+
 /// No simulation runs.
 const NEVER: u64 = u64::MAX;
 
 thread_local! {
     static NOW: Cell<u64> = const { Cell::new(NEVER) };
+    /// How often somebody has looked at the clock in this step.
+    static LOOKS: Cell<u32> = const { Cell::new(0) };
     static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
@@ -160,6 +165,16 @@ pub fn instant(now: Duration) -> Instant {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     // What is before the simulation can be expressed, too.
     *ORIGIN.get_or_init(|| Instant::now() + Duration::from_secs(1 << 20)) + now
+}
+
+/// A thread looks at the clock. If it does so without end, the simulation finds it.
+pub(crate) fn look() {
+    let looks = LOOKS.get() + 1;
+    LOOKS.set(looks);
+    assert!(
+        looks != MAX_LOOKS,
+        "a thread looks at the clock again and again, and does not wait"
+    );
 }
 
 fn now_instant() -> Instant {
@@ -192,13 +207,13 @@ pub fn context<T: 'static>() -> Option<Rc<T>> {
     context.downcast().ok()
 }
 
-/// How often the host of the process that runs has lost its power.
+/// A number for the system of the process that runs: another one on each host, and after each loss of power.
 #[must_use]
-pub fn boots() -> Option<u32> {
+pub fn running_system() -> Option<u32> {
     with(|state| {
         let thread = state.current?;
-        let process = state.threads[&thread].process;
-        Some(state.network.boots(state.processes[&process].host))
+        let host = state.processes[&state.threads[&thread].process].host;
+        Some(((host.0 + 1) << 16) | state.network.boots(host))
     })
     .flatten()
 }
@@ -535,6 +550,7 @@ impl Simulation {
 
     /// Runs a thread until it waits, or what happens next. False if nothing can happen any more.
     pub fn step(&self) -> bool {
+        LOOKS.set(0);
         let next = with(|state| {
             state.steps += 1;
             state.take_ready()

@@ -2,6 +2,7 @@
 
 #![expect(clippy::panic, reason = "a test reports a problem by a panic")]
 
+pub mod chains;
 pub mod crash;
 pub mod fuzz;
 pub mod generated_run;

@@ -3,7 +3,6 @@
 use super::{CONDOR, Key, copied, off, old, on, refused};
 
 const CREDENTIALS: &str = "credentials are not copied; profiles of the namespace env name their files";
-const NO_NETWORK: &str = "the planner loads nothing from the network; put the sites into the site catalog";
 const PACKAGES: &str =
     "the programs of the installation that each site names (PEGASUS_HOME) are used, none are staged";
 const TRANSFER: &str = "pegasus-transfer moves the files";
@@ -60,9 +59,14 @@ pub const PROPERTIES: &[Key] = &[
     on("pegasus.catalog.site", "type of the site catalog: YAML or XML"),
     on("pegasus.catalog.site.expand", "replace `${NAME}` in the site catalog"),
     on("pegasus.catalog.site.file", "file of the site catalog"),
-    off("pegasus.catalog.site.repo", "", NO_NETWORK),
-    off("pegasus.catalog.site.repo.file", "", NO_NETWORK),
-    off("pegasus.catalog.site.repo.interval", "", NO_NETWORK),
+    on("pegasus.catalog.site.repo",
+        "path or `file:` URL of a copy of the repository of hosted site catalogs, with `5.1/conf` or `conf`; without \
+         one, the copy of the file in the working directory is read"),
+    on("pegasus.catalog.site.repo.file",
+        "name of the hosted site catalog over which the own one is laid; refused if there is no copy, since the planner \
+         loads nothing from the network"),
+    on("pegasus.catalog.site.repo.interval",
+        "age in seconds from which on a warning names an old copy, default 86400"),
     on("pegasus.catalog.site.sites.*", "`SITE.profiles.NAMESPACE.KEY`: a profile of a site"),
     on("pegasus.catalog.transformation", "type of the transformation catalog"),
     on("pegasus.catalog.transformation.expand", "replace `${NAME}` in the transformation catalog"),

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use sha2::{Digest as _, Sha256};
 
 use crate::catalog::replica::ReplicaCatalog;
+use crate::catalog::site::hosted;
 use crate::diagnostic::Diagnostic;
 use crate::error::PlanError;
 use crate::exec::{ExecJob, Place, SiteId, Task};
@@ -209,7 +210,8 @@ pub(super) fn resources(
 
 /// Returns the catalogs to copy into the submit directory.
 fn catalogs(request: &Request, inputs: &Inputs) -> Vec<PathBuf> {
-    [&inputs.sites.path, &inputs.transformations.path]
+    let hosted = hosted::copy(&inputs.properties, &request.environment.working_dir);
+    [&inputs.sites.path, &hosted, &inputs.transformations.path]
         .into_iter()
         .flatten()
         .chain(&inputs.replica_files)

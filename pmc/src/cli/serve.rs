@@ -32,6 +32,16 @@ Exit codes:
   2    the command line is wrong, or RUN is not the directory of a run
   4    the run does not go on, or it ended before the tasks did";
 
+/// Exit codes of `pmc cancel`.
+const CANCEL_EXIT: &str = "\
+Exit codes:
+  0    the run has cancelled the tasks, or they had ended
+  2    the command line is wrong, or DIR is not the directory of a run
+  4    the run does not go on, or has no such task
+
+A task that runs gets SIGTERM and is not tried again; `pmc kill -s 9` ends one that goes on. If the run is ended
+and served again, tasks that were cancelled run, as those that have failed.";
+
 /// `pmc serve`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = SERVE_EXIT)]
@@ -117,4 +127,14 @@ pub struct Wait {
     /// Print the ends of all tasks from the start of the run on, until the run ends
     #[arg(long)]
     pub follow: bool,
+}
+
+/// `pmc cancel`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = CANCEL_EXIT, override_usage = "pmc cancel ID... [RUN]")]
+pub struct Cancel {
+    /// Tasks that are not to run, or to go on, and last the directory of a run that `pmc serve` has started
+    /// [default: the working directory if it is one, else the latest run below pmc-runs]
+    #[arg(value_name = "ID", required = true)]
+    pub words: Vec<String>,
 }

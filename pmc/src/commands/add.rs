@@ -163,6 +163,9 @@ impl Task {
         if text.is_empty() {
             bail!("the command is empty");
         }
+        if self.tries == Some(0) {
+            bail!("tries: a task has one attempt at least");
+        }
         if text.contains('\0') {
             bail!("the command contains a NUL byte");
         }

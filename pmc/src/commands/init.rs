@@ -18,7 +18,7 @@ type Files = &'static [(&'static str, &'static str)];
 
 macro_rules! template {
     ($name:literal) => {
-        concat!("../../../templates/init/", $name)
+        concat!("../../templates/init/", $name)
     };
 }
 

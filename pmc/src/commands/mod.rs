@@ -3,11 +3,13 @@
 pub mod add;
 pub mod analyzer;
 pub mod attach;
+pub mod cancel;
 pub mod checkpoint;
 pub mod control;
 mod execute;
 pub mod init;
 pub mod log;
+pub mod mcp;
 pub mod message;
 mod on_end;
 pub mod pegasus;

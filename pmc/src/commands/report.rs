@@ -29,7 +29,7 @@ use crate::failure::{Failure, OrCode as _};
 use crate::layout;
 
 /// The page with placeholders for title and data.
-const PAGE: &str = include_str!("../../../templates/report.html");
+const PAGE: &str = include_str!("../../templates/report.html");
 /// File of the report unless the user names another.
 const DEFAULT_OUTPUT: &str = "report.html";
 const TITLE: &str = "{{TITLE}}";

@@ -14,7 +14,7 @@ use crate::layout;
 use crate::reach;
 
 /// Maximum tasks in a request: with long names, they are as long as a request can be.
-const MAX_ASKED: usize = 400;
+pub(super) const MAX_ASKED: usize = 400;
 
 /// Prints the ends of tasks. Returns the exit code.
 pub fn wait(arguments: &cli::Wait) -> Result<u8, Failure> {

@@ -4,6 +4,8 @@
 mod comfort;
 mod commands;
 mod dagman;
+#[cfg(feature = "mcp")]
+mod mcp;
 mod pegasus;
 mod schemas;
 mod serve;

@@ -2,16 +2,22 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::support::{Finished, Place};
+use crate::support::{Finished, Place, schema};
 
-/// Starts a run that takes tasks, and waits until it does. After a test that has failed, it ends by itself.
+/// What starts a run that takes tasks. After a test that has failed, it ends by itself.
+const SERVE: [&str; 6] = ["serve", "run", "--idle-limit", "60", "-w", "2"];
+
+/// Starts a run that takes tasks, and waits until it does.
 fn serve(place: &Place, options: &[&str]) -> Child {
-    let words = [&["serve", "run", "--idle-limit", "60", "-w", "2"], options].concat();
-    let mut child = place.pmc(words).stdout(Stdio::piped()).spawn().unwrap();
+    started(place.pmc([&SERVE, options].concat()))
+}
+
+fn started(mut command: Command) -> Child {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     let stdout = child.stdout.as_mut().unwrap();
     BufReader::new(stdout).read_line(&mut line).unwrap();
@@ -35,10 +41,12 @@ fn add(place: &Place, lines: &[Value]) -> Finished {
 
 fn ends(finished: &Finished) -> Vec<Value> {
     let stdout = finished.stdout();
-    stdout
+    let ends: Vec<Value> = stdout
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+        .collect();
+    ends.iter().for_each(|end| schema::check("pmc-wait", end));
+    ends
 }
 
 fn states(finished: &Finished) -> Vec<String> {
@@ -183,13 +191,178 @@ fn wrong_tasks_are_refused_and_the_run_goes_on() {
         "{}",
         refused.stderr()
     );
-    place.run(["wait", "run", "2"]).code(4);
-    place.run(["wait", "run", "2", "--follow"]).code(2);
+    // A line has at most a MiB, without its line feed.
+    let task = json!({"command": "true"}).to_string();
+    for (length, code) in [((1 << 20) - 1, 0), (1 << 20, 2)] {
+        place.write("long", &(" ".repeat(length - task.len()) + &task));
+        let long = std::fs::File::open(place.path().join("long")).unwrap();
+        let added = place.pmc(["add", "run"]).stdin(long).output().unwrap();
+        assert_eq!(Finished::from(added).code(code).stdout().is_empty(), code != 0);
+    }
+    place.run(["wait", "run", "5"]).code(4);
+    place.run(["cancel", "run", "5"]).code(4);
     // A second run of the directory would run the tasks twice.
     place.run(["serve", "run", "--idle-limit", "1"]).code(4);
     place.run(["serve", "run", "--stop"]).code(0);
     assert_eq!(child.wait().unwrap().code(), Some(0));
     place.run(["add", "run", "--", "true"]).code(4);
+}
+
+/// The reader and the schema of tasks agree.
+#[test]
+fn tasks_are_as_their_schema_says() {
+    let place = Place::new();
+    let mut child = serve(&place, &["--host-cpus", "2"]);
+    for (is_good, task) in [
+        (true, json!({"command": "true", "label": "a.b-c_1", "name": "x"})),
+        (
+            true,
+            json!({"command": ["true"], "after": ["a.b-c_1"], "cpus": 1, "memory_mib": 1, "gpus": 0, "nodes": 1,
+                "priority": -3, "tries": 2, "expected_seconds": 5, "directory": "/"}),
+        ),
+        (false, json!({"command": ""})),
+        (false, json!({"label": "x"})),
+        (false, json!({"command": 7})),
+        (false, json!({"command": "true", "label": "12"})),
+        (false, json!({"command": "true", "label": "-x"})),
+        (true, json!({"command": "true", "cpus": 0})),
+        (false, json!({"command": "true", "nodes": 0})),
+        (false, json!({"command": "true", "tries": 0})),
+        (false, json!({"command": "true", "memory_mib": -1})),
+        (false, json!({"command": "true", "cpu": 1})),
+    ] {
+        let added = add(&place, std::slice::from_ref(&task));
+        assert_eq!(!added.stdout().is_empty(), is_good, "{task}: {}", added.stderr());
+        let problems = schema::problems("pmc-add", &task);
+        assert_eq!(problems.is_empty(), is_good, "{task}: {problems:?}");
+        for line in added.stdout().lines() {
+            schema::check("pmc-add-answer", &serde_json::from_str(line).unwrap());
+        }
+    }
+    place.run(["serve", "run", "--stop"]).code(0);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn tasks_that_wait_are_cancelled_and_those_that_run_end() {
+    let place = Place::new();
+    let mut child = serve(&place, &["--host-cpus", "1"]);
+    let lines = [
+        json!({"command": "touch begun; exec sleep 1000", "label": "runs", "tries": 3}),
+        json!({"command": "touch never", "label": "queued"}),
+        json!({"command": "touch never", "label": "behind", "after": ["queued"]}),
+        json!({"command": "touch never", "label": "waits", "after": ["runs"]}),
+        json!({"command": "echo two", "label": "stays"}),
+    ];
+    add(&place, &lines).code(0);
+    while !place.path().join("begun").exists() {
+        std::thread::yield_now();
+    }
+    // Nothing is cancelled if a task is not known.
+    place.run(["cancel", "run", "queued", "nobody"]).code(4);
+    let cancelled = place.run(["cancel", "run", "queued", "waits"]);
+    assert_eq!(
+        cancelled.code(0).stdout(),
+        "2 will not run, 0 that run are asked to end, 0 had ended\n"
+    );
+    let told = place.run(["wait", "run", "queued", "behind", "waits"]);
+    assert_eq!(
+        states(told.code(1)),
+        ["behind not_run", "queued not_run", "waits not_run"]
+    );
+    let reasons: Vec<Value> = ends(&told).iter().map(|end| end["reason"].clone()).collect();
+    assert!(reasons.contains(&json!("it was cancelled")), "{reasons:?}");
+    let why = place.run(["why", "queued", "run"]).code(0).stdout();
+    assert!(why.contains("queued is cancelled"), "{why}");
+
+    // All of its attempts are over.
+    place.run(["cancel", "run", "runs", "queued"]).code(0);
+    let told = place.run(["wait", "run", "runs"]);
+    let [end] = &ends(told.code(1))[..] else {
+        panic!("{}", told.stdout())
+    };
+    assert!(
+        end["signal"] == 15 || end["reason"] == "it was cancelled",
+        "{end}"
+    );
+    place.run(["wait", "run", "stays"]).code(0);
+    place.run(["serve", "run", "--stop"]).code(0);
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert!(!place.path().join("never").exists());
+    assert_eq!(
+        place.read("run/jobstate.log").matches(" runs EXECUTE ").count(),
+        1
+    );
+}
+
+/// A task that is done does not run again when the run goes on. One that has failed does, with what waits for
+/// it.
+#[test]
+fn what_has_failed_runs_again_with_the_next_start() {
+    let place = Place::new();
+    let mut child = serve(&place, &[]);
+    let lines = [
+        json!({"command": "echo good >> ran", "label": "good"}),
+        json!({"command": "echo bad >> ran; [ -e mended ]", "label": "bad", "after": ["good"]}),
+        json!({"command": "echo next >> ran", "label": "next", "after": ["bad"]}),
+    ];
+    add(&place, &lines).code(0);
+    let told = place.run(["wait", "run", "next", "bad"]);
+    assert_eq!(states(told.code(1)), ["bad failed", "next not_run"]);
+    place.run(["serve", "run", "--stop"]).code(0);
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    place.write("mended", "");
+    let mut child = serve(&place, &[]);
+    place.run(["wait", "run", "good", "bad", "next"]).code(0);
+    place.run(["serve", "run", "--stop"]).code(0);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(place.read("ran"), "good\nbad\nbad\nnext\n");
+}
+
+/// No file can get larger than a limit, so that an addition is written in part.
+#[test]
+fn an_addition_without_space_is_refused_as_a_whole() {
+    const LIMIT: usize = 1 << 20;
+    let place = Place::new();
+    let program = place.pmc(SERVE);
+    let mut limited = Command::new("/bin/sh");
+    // Without the signal, the write has an error, as with a full disk. The unit has 512 bytes.
+    limited
+        .args(["-c", "trap '' XFSZ; ulimit -f \"$1\"; shift; exec \"$@\"", "sh"])
+        .arg((LIMIT / 512).to_string())
+        .arg(program.get_program())
+        .args(program.get_args())
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .current_dir(place.path());
+    let mut child = started(limited);
+    place
+        .run(["add", "run", "--label", "first", "--", "true"])
+        .code(0);
+    let long = json!({"command": format!("true {}", "x".repeat(100_000))});
+    // Long lines are handed over one by one: those before the limit are accepted.
+    let refused = add(&place, &vec![long; LIMIT / 100_000 + 1]);
+    let accepted = refused.stdout().lines().count();
+    assert!(
+        refused
+            .code(4)
+            .stderr()
+            .contains("cannot be written into the DAG file"),
+        "{}",
+        refused.stderr()
+    );
+    // What is there of them is gone, so that the next ones are whole.
+    place
+        .run(["add", "run", "--label", "second", "--", "true"])
+        .code(0);
+    place.run(["wait", "run", "first", "second"]).code(0);
+    place.run(["serve", "run", "--stop"]).code(0);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let dag = place.read("run/tasks.dag");
+    assert_eq!(
+        dag.lines().filter(|line| line.starts_with("TASK ")).count(),
+        2 + accepted
+    );
 }
 
 /// Returns how often each of the tasks has run.

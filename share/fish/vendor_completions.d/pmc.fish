@@ -38,6 +38,7 @@ complete -c pmc -n "__fish_pmc_needs_command" -f -a "report" -d 'Write an HTML r
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "log" -d 'Print the output of a task, during or after its run'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "attach" -d 'Show the output of running tasks as it comes'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "pmix" -d 'Let tools that are written for PMIx find a running workflow'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "mcp" -d 'Answer programs that speak the Model Context Protocol, on standard input and output'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "unpack" -d 'Make the two files of each attempt from packed output'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "nodes" -d 'Show the hosts of a running workflow, or let one of them go'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "why" -d 'Say why a task of a running workflow waits'
@@ -49,6 +50,7 @@ complete -c pmc -n "__fish_pmc_needs_command" -f -a "submit" -d 'Hand a planned 
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "serve" -d 'Run tasks that are added while the run goes on'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "add" -d 'Add tasks to a run of pmc serve'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "wait" -d 'Wait for tasks of a run of pmc serve, and print how they end'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "cancel" -d 'End tasks of a run of pmc serve: those that wait do not run'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "simulate" -d 'Estimate how long a plan or a run would take on other nodes'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "checkpoint" -d 'Save and get checkpoints in the scripts of tasks, or look at those of a run'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "message" -d 'In a task: say how far it is; pmc status shows it'
@@ -179,6 +181,8 @@ complete -c pmc -n "__fish_pmc_using_subcommand attach" -l xml -d 'Print an XML 
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l json -d 'Print a line of JSON for each line'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pmc -n "__fish_pmc_using_subcommand pmix" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand mcp" -l allow-control -d 'Offer tools that change the course of runs, too: kill and drain'
+complete -c pmc -n "__fish_pmc_using_subcommand mcp" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand unpack" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l drain -d 'Start no more tasks on this host, and let its agent go when the running ones have ended' -r
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l ping -d 'Say which of these hosts do not answer, and exit with 1 if there are any: a name, or `n[1-3,7]`' -r
@@ -255,6 +259,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand add" -l name -d 'Kind of task, f
 complete -c pmc -n "__fish_pmc_using_subcommand add" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand wait" -l follow -d 'Print the ends of all tasks from the start of the run on, until the run ends'
 complete -c pmc -n "__fish_pmc_using_subcommand wait" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand cancel" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l nodes -d 'Numbers of nodes to simulate, separated by commas [default: 1, 2, 4… while that makes the run shorter]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l walltime -d 'Mark the batch job that ends within this time and needs the fewest node hours' -r
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l loss-rate -d 'Mean number of losses of one node in an hour, such as 0.01' -r

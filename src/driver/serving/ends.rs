@@ -31,6 +31,7 @@ enum How {
     Done,
     Failed(Box<Outcome>),
     NotRun,
+    Cancelled,
 }
 
 impl End {
@@ -51,6 +52,13 @@ impl End {
             task,
             seconds: 0.0,
             how: How::NotRun,
+        }
+    }
+
+    pub(super) fn cancelled(task: TaskId) -> Self {
+        Self {
+            how: How::Cancelled,
+            ..Self::not_run(task)
         }
     }
 }
@@ -84,7 +92,7 @@ impl Serving {
         edges: &[(TaskId, TaskId)],
     ) {
         for (parent, child) in edges {
-            let is_blocked = run.master.has_failed(*parent) || self.unreachable.contains(parent);
+            let is_blocked = run.master.has_no_more_attempts(*parent) || self.unreachable.contains(parent);
             if is_blocked && self.unreachable.insert(*child) {
                 self.end(End::not_run(*child));
                 self.note_children(run, *child);
@@ -93,7 +101,7 @@ impl Serving {
     }
 
     /// Notes that what comes after a task will not run. Each task is looked at once.
-    fn note_children<T: MasterTransport>(&mut self, run: &Run<'_, T>, task: TaskId) {
+    pub(super) fn note_children<T: MasterTransport>(&mut self, run: &Run<'_, T>, task: TaskId) {
         let dag = run.own_dag();
         let mut blocked = vec![task];
         while let Some(parent) = blocked.pop() {
@@ -113,7 +121,7 @@ impl Serving {
         run.master.is_done(task) && run.out.finals.iter().all(|(ended, _)| *ended != task)
     }
 
-    fn end(&mut self, end: End) {
+    pub(super) fn end(&mut self, end: End) {
         self.left = self.left.saturating_sub(1);
         let at = end.task.index();
         if self.end_of.len() <= at {
@@ -216,9 +224,16 @@ fn describe<T: MasterTransport>(run: &Run<'_, T>, end: &End) -> TaskEnd {
     let (state, exit_code, signal, seconds, reason) = match &end.how {
         How::Done => (EndState::Done, Some(0), None, seconds, None),
         How::NotRun => {
-            let reason = "a task before it has failed".to_owned();
+            let reason = "a task before it has failed or was cancelled".to_owned();
             (EndState::NotRun, None, None, None, Some(reason))
         }
+        How::Cancelled => (
+            EndState::NotRun,
+            None,
+            None,
+            None,
+            Some("it was cancelled".to_owned()),
+        ),
         How::Failed(outcome) => {
             let signal = Some(outcome.status & 0x7f).filter(|signal| *signal != 0);
             let exit_code = signal.is_none().then_some(outcome.status >> 8 & 0xff);

@@ -62,6 +62,7 @@ use pmc_system::disk;
 pub use recover::{Recovered, recover};
 
 use crate::durability::lock::lock_if_possible;
+use crate::host::running_system;
 use crate::options::{folder, with_suffix};
 use crate::payload::Payload;
 
@@ -135,17 +136,6 @@ fn rescue_tail(rescue: &Path, end: u64) -> io::Result<u32> {
     let mut tail = vec![0; (end - begin) as usize];
     pmc_files::open(rescue)?.read_exact_at(&mut tail, begin)?;
     Ok(tail_checksum(&tail))
-}
-
-/// Returns the checksum of the boot id; 0 if it is unknown. While it is the same, nothing that was written
-/// has been lost.
-fn running_system() -> u32 {
-    #[cfg(feature = "simulated")]
-    if let Some(boots) = pmc_system::simulated::boots() {
-        return boots;
-    }
-    let name = std::fs::read("/proc/sys/kernel/random/boot_id");
-    name.map_or(0, |name| crc32fast::hash(&name))
 }
 
 impl Journal {

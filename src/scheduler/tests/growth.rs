@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::scheduler::GrowthError;
 use crate::scheduler::tasks::State;
+use crate::scheduler::{Cancelled, GrowthError};
 
 /// Adds tasks with these options, and edges to each from earlier ones.
 fn extend(master: &mut Master, tasks: &[(&str, Vec<u32>)]) {
@@ -51,9 +51,9 @@ fn a_run_without_room_takes_no_tasks() {
 
 proptest! {
     #[test]
-    fn tasks_that_are_added_run_after_their_parents(
+    fn tasks_that_are_added_run_after_their_parents_unless_they_are_cancelled(
         steps in proptest::collection::vec(
-            (0_usize..4, proptest::collection::vec(any::<u32>(), 0..4), any::<bool>()),
+            (0_usize..4, proptest::collection::vec(any::<u32>(), 0..4), 0_u8..5),
             1..60,
         ),
     ) {
@@ -70,11 +70,19 @@ proptest! {
             master.handle(Event::Finished(rank, result), out).unwrap();
             true
         };
-        for (number, parents, flag) in steps {
-            if flag {
+        for (number, parents, what) in steps {
+            let there = master.next_base();
+            if what < 2 {
                 end_one(&mut master, &mut out, number > 0);
+            } else if let (2, Some(task)) = (what, parents.first().and_then(|task| task.checked_rem(there))) {
+                let state = master.nodes[task as usize].state;
+                let expected = match state {
+                    State::Waiting | State::Ready | State::Queued => Cancelled::Now,
+                    State::Running | State::Prefilled => Cancelled::Busy,
+                    _ => Cancelled::Over,
+                };
+                prop_assert_eq!(master.cancel(TaskId(task)), expected);
             } else {
-                let there = master.next_base();
                 let mut parents: Vec<u32> = parents.iter().filter_map(|parent| parent.checked_rem(there)).collect();
                 parents.sort_unstable();
                 parents.dedup();
@@ -91,8 +99,9 @@ proptest! {
             let is_blocked = dag.ids().any(|parent| {
                 dag.children(parent).contains(&task) && state(parent) != State::Done
             });
-            prop_assert_eq!(state(task) == State::Waiting, is_blocked);
-            prop_assert!(matches!(state(task), State::Waiting | State::Done | State::Failed));
+            let is_cancelled = state(task) == State::Cancelled;
+            prop_assert_eq!(state(task) == State::Waiting, is_blocked && !is_cancelled);
+            prop_assert!(is_cancelled || matches!(state(task), State::Waiting | State::Done | State::Failed));
         }
         prop_assert_eq!(master.summary().tasks, dag.len());
     }

@@ -1,5 +1,8 @@
 //! Tasks that are held back because the run ends before they would.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use super::*;
 use crate::scheduler::{Joining, Role};
 
@@ -162,4 +165,65 @@ fn tasks_are_not_sent_in_advance_if_they_would_not_end_in_time() {
         "what was sent runs, nothing else"
     );
     assert!(!run.master.has_prefilled() && run.master.only_rests());
+}
+
+/// Time after which tasks that still run are stopped.
+const END: u64 = 290;
+
+const SLOTS: u32 = 40;
+
+/// Runs 1,000 tasks of 58 to 62 seconds, whose run time nobody has said, and so many of five seconds and of a
+/// lower priority. Returns when those of a minute start, and the part of the slots that is in use in the last
+/// minute.
+fn tail(short: usize) -> (Vec<u64>, f64) {
+    let minutes = (0..1000).map(|n| format!("#@ {n} minute:1.0 M{n}\nTASK m{n:04} -p 1 x\n"));
+    let others = (0..short).map(|n| format!("#@ {n} short:1.0 S{n}\nTASK s{n:04} x\n"));
+    let text: String = minutes.chain(others).collect();
+    let mut run = Run {
+        master: Master::new(dag(&text), DoneSet::new(), Workers::Fixed(SLOTS), ONE_ATTEMPT),
+        log: Log::default(),
+    };
+    for rank in 1..=SLOTS {
+        run.register(rank, &format!("h{rank}")).unwrap();
+    }
+    ends_at(&mut run, END);
+    run.start().unwrap();
+    let (mut now, mut begun, mut used) = (0, Vec::new(), 0);
+    let mut running = BinaryHeap::new();
+    loop {
+        run.master.schedule(&mut run.log);
+        for line in started(&mut run) {
+            let words: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+            let &[task, submit, rank] = &words[..] else {
+                panic!("{line}")
+            };
+            let time = if task < 1000 { 58 + task % 5 } else { 5 };
+            if task < 1000 {
+                begun.push(now);
+            }
+            let end = now + time;
+            used += end.min(END).saturating_sub(now.max(END - 60));
+            running.push(Reverse((end, rank as u32, submit, time)));
+        }
+        let Some(Reverse((end, rank, submit, time))) = running.pop() else {
+            break;
+        };
+        now = end;
+        run.master.advance(seconds(now));
+        run.finish_after(rank, submit, Outcome::new(0, seconds(time)))
+            .unwrap();
+    }
+    assert!(now <= END && run.master.has_late() && run.master.only_rests());
+    (begun, used as f64 / f64::from(SLOTS * 60))
+}
+
+#[test]
+fn of_a_thousand_tasks_of_a_minute_none_starts_in_the_last_minute() {
+    let (begun, alone) = tail(0);
+    assert_eq!(begun.len(), 4 * SLOTS as usize);
+    assert!(begun.iter().all(|at| at + 60 <= END), "{begun:?}");
+    // Shorter ones use what these cannot.
+    let (beside, both) = tail(3000);
+    assert_eq!(beside, begun);
+    assert!(both >= alone + 0.2 && both > 0.9, "{alone} {both}");
 }

@@ -270,3 +270,13 @@ impl CommandResult {
         all
     }
 }
+
+/// Waits until something is so.
+#[track_caller]
+pub fn wait_until(what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(seconds), "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -185,6 +185,25 @@ impl Cluster {
         self.submit("qsub", planned, ".pbs")
     }
 
+    /// Submits a script for all nodes, with the environment of a program.
+    #[track_caller]
+    pub fn sbatch_script(&self, environment: Program, script: &str) -> Job<'_> {
+        let nodes = format!("--nodes={}", NODES.len());
+        let submitted = environment
+            .env("SLURM_CONF", self.directory.path().join("slurm.conf"))
+            .args([
+                "--parsable",
+                &nodes,
+                "--ntasks-per-node=2",
+                "--time=60",
+                "--wrap",
+                script,
+            ])
+            .run()
+            .ok();
+        self.job(submitted.stdout.trim())
+    }
+
     #[track_caller]
     fn submit(&self, program: &str, planned: &Planned, ending: &str) -> Job<'_> {
         let script = only_file(planned.submit(), ending);
@@ -349,6 +368,16 @@ impl Job<'_> {
     pub fn cancel(&self) {
         self.cluster.command("scancel").arg(&self.number).run().ok();
         self.cluster.wait(&self.number);
+    }
+
+    /// Kills all processes of the job at once.
+    #[track_caller]
+    pub fn kill(&self) {
+        self.cluster
+            .command("scancel")
+            .args(["--full", "--signal=KILL", &self.number])
+            .run()
+            .ok();
     }
 
     /// Returns a value in Slurm's description of the job, such as that of `BatchHost`.

@@ -108,7 +108,7 @@ class Executor(RemoteExecutor):
         try:
             ids = self.service.add(tasks)
         except ServiceError as error:
-            raise WorkflowError(str(error))
+            raise WorkflowError(f"{error}. --max-threads N lowers the threads of rules that no host has")
         for job, number in zip(jobs, ids):
             self.report_job_submission(SubmittedJobInfo(job=job, external_jobid=number))
 

@@ -1,5 +1,6 @@
 //! Site catalogs: places where jobs run and files are stored.
 
+pub(crate) mod hosted;
 mod xml;
 pub(crate) mod yaml;
 
@@ -177,6 +178,18 @@ impl SiteCatalog {
         self.sites.extend(other.sites);
         self.warnings.extend(other.warnings);
     }
+    /// Lays sites over those that are there: what they say wins, the rest stays.
+    fn lay_over(&mut self, other: SiteCatalog) {
+        for (name, site) in other.sites {
+            match self.sites.get_mut(&name) {
+                Some(known) => known.lay_over(site),
+                None => {
+                    self.sites.insert(name, site);
+                }
+            }
+        }
+        self.warnings.extend(other.warnings);
+    }
     /// Adds profiles from the properties `pegasus.catalog.site.sites.<site>.profiles.<namespace>.<key>`. They
     /// win over those of the file.
     ///
@@ -219,6 +232,24 @@ impl SiteCatalog {
     }
 }
 
+impl Site {
+    fn lay_over(&mut self, other: Site) {
+        if other.sysinfo != SysInfo::default() {
+            self.sysinfo = other.sysinfo;
+        }
+        self.directories.extend(other.directories);
+        self.idle_nodes = other.idle_nodes.or(self.idle_nodes);
+        self.total_nodes = other.total_nodes.or(self.total_nodes);
+        if !other.grids.is_empty() {
+            self.grids = other.grids;
+        }
+        self.profiles.overlay(&other.profiles);
+        for (tag, profiles) in other.tags {
+            self.tags.entry(tag).or_default().overlay(&profiles);
+        }
+    }
+}
+
 impl Directory {
     /// Returns the URL of the first server for the operation, else of the first server for all operations.
     pub fn url(&self, operation: Operation) -> Option<&str> {
@@ -230,10 +261,12 @@ impl Directory {
 }
 
 /// Reads the file that the properties name, else a file with a default name (`sites.yml`, `sites.xml`) in
-/// these directories. Without one, the catalog is empty.
+/// these directories, and lays it over the hosted catalog that the properties name, if any. Without both, the
+/// catalog is empty.
 ///
 /// # Errors
-/// An unreadable file; all problems of the file. A named file that does not exist causes a warning.
+/// An unreadable file; all problems of a file; there is no copy of the hosted catalog. A named file that does
+/// not exist causes a warning.
 pub fn load_from_properties(
     properties: &Properties,
     dirs: SearchDirs<'_>,
@@ -249,6 +282,10 @@ pub fn load_from_properties(
     let mut loaded = source.load(env, load)?;
     let missing = loaded.missing.iter().map(|file| missing_catalog(file));
     loaded.catalog.warnings.extend(missing);
+    if let Some(mut hosted) = hosted::load_copy(properties, dirs.working, env)? {
+        hosted.lay_over(std::mem::take(&mut loaded.catalog));
+        loaded.catalog = hosted;
+    }
     Ok(loaded)
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use crate::catalog::site::hosted;
 use crate::error::PlanError;
 use crate::exec::Counts;
 use crate::exec::{Exec, ExecJob, Place, SiteId, Task};
@@ -339,6 +340,9 @@ pub(crate) fn properties(
         }
     }
     all.extend(super::nested::secret_properties(plan));
+    if let Some(copy) = hosted::copy(properties, &request.environment.working_dir) {
+        all.insert(hosted::FILE.into(), copy.display().to_string());
+    }
     // The planners of sub-workflows read them in other directories.
     for key in ["pegasus.catalog.replica.file", output_mapper::MAP_FILE] {
         if let Some(file) = all.get_mut(key)

@@ -24,7 +24,7 @@ use super::{Code, Generator, Writing};
 /// File with the functions, beside the script.
 const FUNCTIONS: (&str, &str) = (
     "shell-runner-functions.sh",
-    include_str!("../../../../templates/shell-runner-functions.sh"),
+    include_str!("../../../templates/shell-runner-functions.sh"),
 );
 
 /// The code generator.

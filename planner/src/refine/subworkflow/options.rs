@@ -196,6 +196,7 @@ pub(super) fn catalogs(
     }
     let names = |key: &str| own.get(key).is_some() || own.get(&format!("{key}.file")).is_some();
     let [sites, programs, locations] = [CATALOGS[0], CATALOGS[1], CATALOGS[2]].map(names);
+    let sites = sites || own.get(site::hosted::FILE).is_some();
     let dirs = SearchDirs::from(here.as_path());
     let mut catalogs = Embedded::default();
     if sites {

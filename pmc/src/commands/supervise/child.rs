@@ -95,7 +95,8 @@ impl Signals {
         self.state.is_interrupted.load(Ordering::Acquire)
     }
 
-    fn is_terminated(&self) -> bool {
+    /// True after SIGTERM.
+    pub fn is_terminated(&self) -> bool {
         self.state.is_terminated.load(Ordering::Acquire)
     }
 

@@ -79,6 +79,8 @@ pub struct Situation {
     pub without_progress: u32,
     /// Time is left for waiting for the lock.
     pub may_wait: bool,
+    /// An agent has started this program.
+    pub is_successor: bool,
 }
 
 /// What is done.
@@ -94,6 +96,8 @@ pub enum Action {
     Here,
     /// The command starts again in this job when the other run has ended.
     Wait,
+    /// Another program looks after the run in this job: this one does nothing.
+    Leave,
 }
 
 impl Action {
@@ -111,12 +115,16 @@ impl fmt::Display for Action {
             Self::Again => "again",
             Self::Here => "here",
             Self::Wait => "wait",
+            Self::Leave => "leave",
         })
     }
 }
 
 /// Returns what is done.
 pub fn action(situation: &Situation) -> Action {
+    if situation.is_successor && situation.ended == Ended::Locked {
+        return Action::Leave;
+    }
     if situation.is_interrupted || situation.terminated == Some(Terminated::Cancelled) {
         return Action::Stop;
     }
@@ -148,6 +156,8 @@ fn by_end(situation: &Situation) -> Action {
             RunEnd::Signal { signal } if *signal == libc::SIGTERM => Action::Again,
             RunEnd::Signal { .. } => Action::Stop,
             RunEnd::Error { .. } if is_ending => Action::Again,
+            // Somebody may have made room meanwhile.
+            RunEnd::Error { .. } if end.is_full_disk() && situation.without_progress == 1 => Action::Again,
             RunEnd::Error { .. } => Action::GiveUp,
         },
         Ended::Killed { .. } if is_ending || situation.drains || !situation.has_time => Action::Again,
@@ -164,8 +174,9 @@ fn by_end(situation: &Situation) -> Action {
             code: DRAINED | STRANDED,
         } => Action::Again,
         Ended::Locked if situation.may_wait && !is_ending => Action::Wait,
-        Ended::NotBegun { .. } | Ended::Locked if is_ending => Action::Again,
-        Ended::NotBegun { .. } | Ended::NotFound | Ended::Locked => Action::GiveUp,
+        Ended::NotBegun { .. } if is_ending => Action::Again,
+        Ended::Locked => Action::Again,
+        Ended::NotBegun { .. } | Ended::NotFound => Action::GiveUp,
     }
 }
 
@@ -184,7 +195,9 @@ job cancelled; SIGINT; `pmc drain`                            stop: the next job
 a file cannot be written; no agent comes; the plan is         give up: the next job is cancelled,
   refused; the command is not there                           and the message says why
 the same end three times without progress                     give up
-another run has the lock                                      wait, up to ten minutes
+a disk was full                                               again, once; then give up
+another run has the lock                                      wait, up to ten minutes; then again
+an agent has started this, and another one has the lock       leave: the other one goes on
 ";
 
 #[cfg(test)]
@@ -202,6 +215,7 @@ mod tests {
             drains: false,
             without_progress: 1,
             may_wait: true,
+            is_successor: false,
         }
     }
 
@@ -295,8 +309,30 @@ mod tests {
         let mut job = situation(Ended::Killed { signal: 9 });
         job.without_progress = MAX_STARTS;
         assert_eq!(action(&job), Action::GiveUp);
+    }
+
+    #[test]
+    fn a_run_that_goes_on_elsewhere_is_left_alone() {
         let mut job = situation(Ended::Locked);
         job.may_wait = false;
+        assert_eq!(action(&job), Action::Again);
+        job.without_progress = MAX_WITHOUT_PROGRESS;
         assert_eq!(action(&job), Action::GiveUp);
+        // Of two agents that start a master, the second one must not end the job of the first.
+        job.is_successor = true;
+        assert_eq!(action(&job), Action::Leave);
+        assert!(!Action::Leave.ends_chain());
+        job.terminated = Some(Terminated::Cancelled);
+        assert_eq!(action(&job), Action::Leave);
+    }
+
+    #[test]
+    fn after_a_full_disk_one_more_job_tries() {
+        for reason in ["No space left on device", "Disk quota exceeded"] {
+            let mut job = said(RunEnd::error(&format!("Unable to write x.dag.rescue: {reason}")));
+            assert_eq!(action(&job), Action::Again);
+            job.without_progress = 2;
+            assert_eq!(action(&job), Action::GiveUp);
+        }
     }
 }

@@ -53,6 +53,9 @@ const MAX_LIST: u64 = 16 << 20;
 /// Maximum bytes of a rescue file that are read.
 const MAX_RESCUE: u64 = 1 << 30;
 
+/// Word of the ledger for the end of a job that somebody has cancelled.
+const CANCELLED: &str = "cancelled";
+
 /// Exit code of shells for a command that is not there.
 const COMMAND_NOT_FOUND: u8 = 127;
 
@@ -225,16 +228,17 @@ impl Watch for Watching<'_> {
 impl Supervisor<'_> {
     /// Cancels the jobs for which nothing is left.
     fn end(&mut self, action: Action, is_successor: bool, ledger: &mut Ledger) {
+        let is_left = action == Action::Leave;
         let Some(chain) = &self.chain else {
             return;
         };
         if let Some(hand_in) = self.hand_in.take() {
-            hand_in.end(chain, ledger, !action.ends_chain());
+            hand_in.end(chain, ledger, !action.ends_chain() && !is_left);
         }
         if action.ends_chain() {
             chain.cancel_next_in_the_end(ledger);
         }
-        if is_successor {
+        if is_successor && !is_left {
             chain.cancel_own();
         }
     }
@@ -252,15 +256,11 @@ impl Supervisor<'_> {
         let mut waits_since: Option<Instant> = None;
         loop {
             starts += 1;
-            // What the last start has left does not count.
-            let _ = std::fs::remove_file(monitord_compat::run_end::RunEnd::path(self.dag));
-            let settings = Settings {
-                command: with_time_left(&command, self.begun.elapsed()),
-                drain_after: arguments
-                    .drain_after
-                    .map(|seconds| Duration::from_secs(seconds).saturating_sub(self.begun.elapsed())),
-                dag: self.dag.to_owned(),
-            };
+            // What the last start has left does not count. Another run may be about to write its own.
+            if run_lock::is_locked(self.dag) != Some(true) {
+                let _ = std::fs::remove_file(monitord_compat::run_end::RunEnd::path(self.dag));
+            }
+            let settings = self.settings(&command, arguments);
             let mut watching = Watching {
                 job: self.job,
                 chain: self.chain.as_ref(),
@@ -273,6 +273,7 @@ impl Supervisor<'_> {
             let end = EndOfRun::of(self.dag);
             let ended = self.ended(&outcome, end.as_ref());
             let done = end.as_ref().map_or_else(|| self.done(), |end| end.done);
+            let has_saved = end.is_some_and(|end| end.saved > 0);
             let word = word(&ended);
             let situation = Situation {
                 terminated,
@@ -281,30 +282,18 @@ impl Supervisor<'_> {
                 max_starts,
                 has_time: self.has_time(arguments),
                 drains: self.signals.drains(),
-                without_progress: ledger.without_progress(
-                    word,
-                    done,
-                    end.as_ref().is_some_and(|end| end.saved > 0),
-                ),
-                may_wait: waits_since.is_none_or(|since| since.elapsed() < LOCK_PATIENCE)
-                    && !arguments.successor,
+                without_progress: ledger.without_progress(word, done, has_saved),
+                may_wait: waits_since.is_none_or(|since| since.elapsed() < LOCK_PATIENCE),
+                is_successor: arguments.successor,
                 ended,
             };
             let action = action(&situation);
-            note_messages(self.dag, ledger);
-            note(
-                ledger,
-                Event::End {
-                    end: if situation.terminated == Some(Terminated::Cancelled) {
-                        "cancelled"
-                    } else {
-                        word
-                    }
-                    .to_owned(),
-                    action: action.to_string(),
-                    done,
-                },
-            );
+            // Another run writes the messages, and each look at its lock is no end.
+            if action != Action::Wait {
+                note_messages(self.dag, ledger);
+                let is_cancelled = situation.terminated == Some(Terminated::Cancelled);
+                note_end(ledger, if is_cancelled { CANCELLED } else { word }, action, done);
+            }
             let code = code(&outcome);
             match action {
                 Action::Here => say(&format!("The command ended with {code}: it starts again")),
@@ -320,11 +309,39 @@ impl Supervisor<'_> {
                     say(&why_given_up(&situation));
                     return (code, action);
                 }
+                Action::Leave => {
+                    say("Another master has this run: leaving it alone");
+                    return (code, action);
+                }
                 Action::Stop | Action::Again => return (code, action),
             }
-            if let Some(stop) = self.signals.must_end() {
-                return (if stop { DRAINED } else { code }, Action::Again);
+            if let Some(drains) = self.signals.must_end() {
+                let action = self.action_between_starts();
+                if action == Action::Stop {
+                    note_end(ledger, CANCELLED, action, done);
+                }
+                return (if drains { DRAINED } else { code }, action);
             }
+        }
+    }
+
+    /// Returns what is to run now.
+    fn settings(&self, command: &[String], arguments: &cli::Supervise) -> Settings {
+        let elapsed = self.begun.elapsed();
+        let drain_after = arguments.drain_after.map(Duration::from_secs);
+        Settings {
+            command: with_time_left(command, elapsed),
+            drain_after: drain_after.map(|after| after.saturating_sub(elapsed)),
+            dag: self.dag.to_owned(),
+        }
+    }
+
+    /// Returns what a signal between two starts means.
+    fn action_between_starts(&self) -> Action {
+        let is_cancelled = || why_terminated(self.job) == Terminated::Cancelled;
+        match self.signals.is_interrupted() || (self.signals.is_terminated() && is_cancelled()) {
+            true => Action::Stop,
+            false => Action::Again,
         }
     }
 
@@ -401,6 +418,12 @@ fn note_messages(dag: &Path, ledger: &mut Ledger) {
     for (task, text) in new {
         note(ledger, Event::Message { task, text });
     }
+}
+
+/// Notes how the workflow ended, and what is done about it.
+fn note_end(ledger: &mut Ledger, end: &str, action: Action, done: usize) {
+    let (end, action) = (end.to_owned(), action.to_string());
+    note(ledger, Event::End { end, action, done });
 }
 
 /// Asks the batch system why it ends the job.

@@ -32,17 +32,17 @@ pub(crate) use size::describe;
 pub(crate) use transport::lacks_mpi;
 
 /// Template included by all others: it starts the run.
-const RUN: (&str, &str) = ("run.j2", include_str!("../../../../../templates/run.j2"));
+const RUN: (&str, &str) = ("run.j2", include_str!("../../../../templates/run.j2"));
 
 /// Returns name and text of the built-in template of a scheduler.
 fn template(scheduler: Scheduler) -> (&'static str, &'static str) {
     match scheduler {
-        Scheduler::Torque => ("pbs.j2", include_str!("../../../../../templates/pbs.j2")),
-        Scheduler::PbsPro => ("pbspro.j2", include_str!("../../../../../templates/pbspro.j2")),
-        Scheduler::Slurm => ("sbatch.j2", include_str!("../../../../../templates/sbatch.j2")),
-        Scheduler::Lsf => ("lsf.j2", include_str!("../../../../../templates/lsf.j2")),
-        Scheduler::Flux => ("flux.j2", include_str!("../../../../../templates/flux.j2")),
-        Scheduler::Cobalt => ("cobalt.j2", include_str!("../../../../../templates/cobalt.j2")),
+        Scheduler::Torque => ("pbs.j2", include_str!("../../../../templates/pbs.j2")),
+        Scheduler::PbsPro => ("pbspro.j2", include_str!("../../../../templates/pbspro.j2")),
+        Scheduler::Slurm => ("sbatch.j2", include_str!("../../../../templates/sbatch.j2")),
+        Scheduler::Lsf => ("lsf.j2", include_str!("../../../../templates/lsf.j2")),
+        Scheduler::Flux => ("flux.j2", include_str!("../../../../templates/flux.j2")),
+        Scheduler::Cobalt => ("cobalt.j2", include_str!("../../../../templates/cobalt.j2")),
     }
 }
 

@@ -1,33 +1,49 @@
-//! Nodes that Slurm is about to take out of service: it lets what runs there end, and starts nothing more.
+//! What Slurm says of nodes: which it is about to take out of service, so that it lets what runs there end,
+//! and starts nothing more; and which it cannot reach.
 
-/// Words in the states of such nodes.
+/// Words in the states of nodes that drain.
 const DRAINING: [&str; 2] = ["drain", "drng"];
+
+/// Beginning of the states of nodes that are lost.
+const LOST: &str = "down";
+
+/// Mark at the end of the state of a node that does not answer. Slurm takes it out of its jobs if it is
+/// silent for `SlurmdTimeout`.
+const SILENT: char = '*';
 
 /// Returns the command that asks Slurm for the states of nodes, which are not empty.
 #[must_use]
-pub fn node_states_query(nodes: &[String]) -> Vec<String> {
+pub fn query(nodes: &[String]) -> Vec<String> {
     let nodes = format!("--nodes={}", nodes.join(","));
     ["sinfo", "--noheader", "--Node", &nodes, "--format=%N|%T"]
         .map(str::to_owned)
         .into()
 }
 
-/// Returns the nodes that drain, from what the command of [`node_states_query`] has printed. A node of
+/// Returns the nodes that drain, from what the command of [`query`] has printed. A node of
 /// several partitions is named once.
 #[must_use]
 pub fn draining(printed: &str) -> Vec<String> {
     let mut nodes: Vec<String> = Vec::new();
-    for line in printed.lines() {
-        let Some((node, state)) = line.trim().split_once('|') else {
-            continue;
-        };
-        let state = state.to_ascii_lowercase();
+    for (node, state) in states(printed) {
         let drains = DRAINING.iter().any(|word| state.contains(word));
         if drains && !nodes.iter().any(|known| known == node) {
             nodes.push(node.to_owned());
         }
     }
     nodes
+}
+
+/// Returns whether Slurm cannot reach a node, or counts it as lost.
+#[must_use]
+pub fn is_unreachable(printed: &str, node: &str) -> bool {
+    states(printed).any(|(name, state)| name == node && (state.ends_with(SILENT) || state.starts_with(LOST)))
+}
+
+/// Returns nodes and their states in small letters.
+fn states(printed: &str) -> impl Iterator<Item = (&str, String)> {
+    let lines = printed.lines().filter_map(|line| line.trim().split_once('|'));
+    lines.map(|(node, state)| (node, state.to_ascii_lowercase()))
 }
 
 /// Returns whether two names are those of one host: Slurm may name it without its domain.
@@ -48,8 +64,16 @@ mod tests {
         assert_eq!(draining(printed), ["n2", "n3", "n4"]);
         assert!(draining("").is_empty());
         let nodes = ["n1".to_owned(), "n2".to_owned()];
-        let words = node_states_query(&nodes).join(" ");
+        let words = query(&nodes).join(" ");
         assert_eq!(words, "sinfo --noheader --Node --nodes=n1,n2 --format=%N|%T");
+    }
+
+    #[test]
+    fn nodes_that_do_not_answer_are_known() {
+        let printed = "n1|allocated*\nn2|mixed\nn3|down\nn4|IDLE*\nn5|draining\nn6|failing\nnonsense*\n";
+        let lost = ["n1", "n2", "n3", "n4", "n5", "n6", "n7", "nonsense"];
+        let lost = lost.map(|node| is_unreachable(printed, node));
+        assert_eq!(lost, [true, false, true, true, false, false, false, false]);
     }
 
     #[test]
