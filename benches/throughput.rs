@@ -21,7 +21,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use testutils::processes::executors;
 
@@ -40,6 +40,9 @@ fn main() {
     bench.line("chain, local", Bench::chain_local);
     bench.line("independent tasks, agent", Bench::independent_agent);
     bench.line("chain, agent", Bench::chain_agent);
+    bench.line("16 agents", Bench::many_agents);
+    bench.line("16 agents with records", Bench::many_agents_with_records);
+    bench.line("start of 1000 agents", Bench::start_of_agents);
     bench.line("with record", Bench::with_record);
     bench.line("without a shared file system", Bench::lite);
     bench.line("forwarding", Bench::forwarding);
@@ -110,6 +113,35 @@ impl Bench {
     fn chain_agent(&self) -> String {
         let bar = "; the bar is 0.70";
         self.throughput(self.chain, 1, &agent(2), &self.one_by_one(), bar)
+    }
+
+    fn many_agents(&self) -> String {
+        let dag = self.many(self.tasks);
+        self.throughput(self.tasks, self.cpus, &agents(16, 1), &dag, "; the bar is 0.90")
+    }
+
+    fn many_agents_with_records(&self) -> String {
+        let kickstart = testutils::programs::path("pegasus-kickstart");
+        let text = many_dag(self.tasks).replace(PROGRAM, &format!("{kickstart} {PROGRAM}"));
+        let dag = self.write("recorded_in_agents.dag", &text);
+        self.throughput(self.tasks, self.cpus, &agents(16, 1), &dag, "; the bar is 0.75")
+    }
+
+    /// Time until all agents have joined and the first task has run.
+    fn start_of_agents(&self) -> String {
+        const AGENTS: usize = 1_000;
+        let begun = self.directory.path().join("begun");
+        let dag = self.write("one.dag", &format!("TASK t /usr/bin/touch {}\n", begun.display()));
+        let number = AGENTS.to_string();
+        let once = || {
+            let _ = std::fs::remove_file(&begun);
+            let start = SystemTime::now();
+            run(&agents(AGENTS, 1), &dag, &["--start-with", &number, "--skip-rescue"]);
+            let at = std::fs::metadata(&begun).and_then(|data| data.modified());
+            at.ok().and_then(|at| at.duration_since(start).ok())
+        };
+        let least = (0..ROUNDS).filter_map(|_| once()).min().unwrap_or_default();
+        format!("{:.1} s until all have joined; the bar is 5 s", least.as_secs_f64())
     }
 
     fn independent_mpi(&self) -> String {
@@ -367,9 +399,14 @@ fn local(workers: usize) -> Vec<String> {
 
 /// A master and one agent on this machine; they talk over an encrypted connection.
 fn agent(slots: usize) -> Vec<String> {
+    agents(1, slots)
+}
+
+/// The same with several agents.
+fn agents(agents: usize, slots: usize) -> Vec<String> {
     let program = testutils::programs::path("pegasus-mpi-cluster");
-    let slots = slots.to_string();
-    let words = [program, "--agents", "1", "--launch", "local", "--slots", &slots];
+    let (agents, slots) = (agents.to_string(), slots.to_string());
+    let words = [program, "--agents", &agents, "--launch", "local", "--slots", &slots];
     words.map(str::to_owned).to_vec()
 }
 

@@ -17,6 +17,18 @@ pub fn name() -> String {
     gethostname::gethostname().to_string_lossy().into_owned()
 }
 
+/// Returns the checksum of the boot id; 0 if it is unknown. Each host has another one each time that it starts.
+/// While it is the same, nothing that was written there has been lost.
+#[must_use]
+pub fn running_system() -> u32 {
+    #[cfg(feature = "simulated")]
+    if let Some(system) = pmc_system::simulated::running_system() {
+        return system;
+    }
+    let name = std::fs::read("/proc/sys/kernel/random/boot_id");
+    name.map_or(0, |name| crc32fast::hash(&name))
+}
+
 /// What the user says about a host; 0: what it has for this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostSize {

@@ -74,10 +74,12 @@ pub mod simulated {
     pub use crate::agent::guard::Lifeline;
     pub use crate::agent::guarded::{Guarded, MAX_RESTARTS};
     pub use crate::agent::{AgentArgs, run_simulated as run_agent};
+    pub use crate::control::simulated::{Asked, Tools};
     pub use crate::protocol::{GangToken, Membership};
     pub use crate::transport::agents::NUMBER_VARIABLE;
     pub use crate::transport::agents::messages::HostOptions;
     pub use crate::worker::simulated::{Host, OnHost, SimulatedEnd, SimulatedTask};
+    pub use pmc_batch::status::BatchHost;
 }
 
 /// Parts of the executor for the benchmarks, fuzz targets and tests of this repository. Not an interface for

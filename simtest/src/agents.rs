@@ -10,7 +10,10 @@ use pmc_system::planted::{Planted, is_planted};
 use pmc_system::simulated::{self as system, ProcessId, net};
 
 use crate::machine::Machine;
-use crate::world::{LONG, Master, TaskProcess, find, host_id, host_name, later, note, now, with};
+use crate::masters::master_loses_power;
+use crate::world::{
+    LONG, Master, TaskProcess, find, host_id, host_name, later, master_host, note, now, with,
+};
 
 /// How long somebody who starts agents waits before he looks again.
 const LOOK_MILLIS: u64 = 5_000;
@@ -47,7 +50,7 @@ pub(crate) fn start_agent(host: usize) {
         return;
     };
     note(|| format!("the agent on {} starts", host_name(host)));
-    let context = Rc::new(OnHost(Box::new(Machine(host))));
+    let context = Rc::new(OnHost::new(Box::new(Machine(host))));
     let process = system::start(host_id(host), Some(context), move || {
         let lifeline = Lifeline::simulated(&guarded, move |message| hear(host, message));
         let args = AgentArgs {
@@ -108,6 +111,8 @@ fn agent_ended(host: usize, ended: &Result<(), String>) {
         world.end_all_due(now);
         let node = &mut world.nodes[host];
         (node.agent, node.guarded) = (None, Guarded::default());
+        world.files.release(host);
+        let node = &world.nodes[host];
         // Its guard kills what is left.
         let has_guard = node.has_guard;
         let lost = world.gangs.lose(host);
@@ -189,13 +194,17 @@ pub(crate) fn set_power(host: usize, is_on: bool) {
         let node = &mut world.nodes[host];
         (node.is_on, node.is_suspended) = (is_on, false);
         (node.guarded, node.has_guard) = (Guarded::default(), false);
-        node.agent.take()
+        world.files.forget(host);
+        world.nodes[host].agent.take()
     });
     if is_on {
         begin_agent(host);
     } else {
         agent.flatten().into_iter().for_each(system::kill);
         with(|world| world.kill_tasks(host));
+        if master_host() == host_id(host) {
+            master_loses_power();
+        }
     }
 }
 
@@ -206,6 +215,7 @@ pub(crate) fn suspend(host: usize, millis: u64) {
         world.end_all_due(now);
         let node = &mut world.nodes[host];
         let is_whole = node.has_guard && node.stops == 0 && !node.is_suspended;
+        let is_whole = is_whole && world.master_host != host_id(host);
         let agent = node.agent.filter(|_| is_whole)?;
         node.is_suspended = true;
         let here = world.tasks.values_mut().filter(|task| task.host == host);

@@ -1,11 +1,12 @@
 //! What must always hold, and what must be there in the end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pmc_monitor::events::{Event, EventLog, TaskRef};
 
-use crate::plan::Plan;
+use crate::parts::PartKind;
+use crate::plan::{Plan, Task};
 
 /// Names of the tasks in a rescue file. The last record may be torn.
 pub(crate) fn rescued(folder: &Path) -> BTreeSet<Vec<u8>> {
@@ -17,17 +18,19 @@ pub(crate) fn rescued(folder: &Path) -> BTreeSet<Vec<u8>> {
         .collect()
 }
 
-/// Names of tasks whose success these lines of a log tell.
-pub(crate) fn successes(log: &str, bytes: &[u8]) -> Vec<Vec<u8>> {
+/// Names of tasks whose success these lines of `jobstate.log` tell.
+pub(crate) fn successes(bytes: &[u8]) -> Vec<Vec<u8>> {
     let lines = bytes.split(|byte| *byte == b'\n');
-    match log {
-        "jobstate.log" => {
-            let is_success = |words: &Vec<&[u8]>| words.get(2) == Some(&&b"JOB_SUCCESS"[..]);
-            let words = lines.map(|line| line.split(|byte| *byte == b' ').collect::<Vec<_>>());
-            words.filter(is_success).map(|words| words[1].to_vec()).collect()
-        }
-        _ => Vec::new(),
-    }
+    let words = lines.map(|line| line.split(|byte| *byte == b' ').collect::<Vec<_>>());
+    let is_success = |words: &Vec<&[u8]>| words.get(2) == Some(&&b"JOB_SUCCESS"[..]);
+    words.filter(is_success).map(|words| words[1].to_vec()).collect()
+}
+
+/// Returns whether the last line of the log in a folder ends a run.
+pub(crate) fn has_ended(folder: &Path) -> bool {
+    let log = std::fs::read(folder.join("jobstate.log")).unwrap_or_default();
+    let last = log.trim_ascii_end().split(|byte| *byte == b'\n').next_back();
+    last.is_some_and(|line| line.windows(16).any(|part| part == b" DAGMAN_FINISHED"))
 }
 
 /// Which checks the faults of a round allow.
@@ -41,8 +44,20 @@ pub(crate) struct Allowed {
     pub(crate) leaves_agents: bool,
 }
 
+/// A DAG at the end of a round.
+struct Ended<'a> {
+    folder: PathBuf,
+    tasks: Vec<&'a Task>,
+    /// Those that can be done.
+    feasible: BTreeSet<u32>,
+    /// All that can be done must be.
+    is_complete: bool,
+    allowed: Allowed,
+}
+
 /// Reads a log as our views do. Returns what is wrong.
-fn check_log(folder: &Path, name: &str, plan: &Plan, allowed: Allowed) -> Result<(), String> {
+fn check_log(dag: &Ended<'_>, name: &str) -> Result<(), String> {
+    let (folder, allowed) = (&dag.folder, dag.allowed);
     let path = folder.join(name);
     let missing = folder.join("missing");
     let opened = match name {
@@ -115,8 +130,8 @@ fn check_log(folder: &Path, name: &str, plan: &Plan, allowed: Allowed) -> Result
     if let Some(wrong) = wrong {
         return Err(wrong);
     }
-    for number in plan.feasible() {
-        let task = format!("t{number}");
+    for task in dag.can_be_done().filter(|_| dag.is_complete) {
+        let task = task.name();
         let times = succeeded.get(task.as_bytes()).copied().unwrap_or(0);
         if times != 1 && !allowed.power_loss && !allowed.disk_errors {
             return Err(format!("{name}: {task} succeeds {times} times"));
@@ -125,68 +140,132 @@ fn check_log(folder: &Path, name: &str, plan: &Plan, allowed: Allowed) -> Result
     Ok(())
 }
 
-/// Checks the files after the last run, which has done all that can be done.
-pub(crate) fn check_end(folder: &Path, plan: &Plan, allowed: Allowed) -> Result<(), String> {
-    let done = rescued(folder);
+/// Checks the files after the last run, which has done all that can be done. `is_complete` says so of guests,
+/// by the numbers of their parts.
+pub(crate) fn check_end(
+    folder: &Path,
+    plan: &Plan,
+    allowed: Allowed,
+    is_complete: impl Fn(u32) -> bool,
+) -> Result<(), String> {
     let feasible = plan.feasible();
-    for task in &plan.tasks {
-        let (is_done, is_feasible) = (
-            done.contains(task.name().as_bytes()),
-            feasible.contains(&task.number),
-        );
-        if is_done && !is_feasible {
-            return Err(format!(
-                "the rescue file names {}, which cannot be done",
-                task.name()
-            ));
+    for home in plan.homes() {
+        let is_guest = matches!(plan.kind(home), Some(PartKind::Guest { .. }));
+        let around = plan.guest_around(home);
+        let dag = Ended {
+            folder: Plan::folder(folder, home),
+            tasks: plan.tasks.iter().filter(|task| plan.home(task) == home).collect(),
+            feasible: feasible.clone(),
+            is_complete: around.is_none_or(&is_complete),
+            allowed,
+        };
+        let shown = |wrong: String| match home {
+            0 => wrong,
+            home => format!("d{home}: {wrong}"),
+        };
+        let has_begun = dag.folder.join("x.dag.rescue").exists();
+        if has_begun || (dag.is_complete && dag.can_be_done().next().is_some()) {
+            dag.check(plan).map_err(shown)?;
         }
-        if is_feasible && !is_done {
-            return Err(format!("the rescue file lacks {}", task.name()));
-        }
-    }
-    check_lines(folder)?;
-    check_log(folder, "jobstate.log", plan, allowed)?;
-    check_log(folder, "x.dag.dagman.out", plan, allowed)?;
-    if !allowed.power_loss || plan.sync > 0 {
-        check_forwarded(folder, plan)?;
-    }
-    for left in ["x.dag.rescue.journal", "x.dag.endpoint", "x.dag.agents"] {
-        if folder.join(left).exists() && !(left == "x.dag.agents" && allowed.leaves_agents) {
-            return Err(format!("{left} is left over"));
+        let left = if home == 0 {
+            &["x.dag.rescue.journal", "x.dag.endpoint", "x.dag.agents"][..]
+        } else if is_guest {
+            &["x.dag.rescue.journal", "x.dag.host"]
+        } else {
+            &["x.dag.rescue.journal"]
+        };
+        for left in left.iter().filter(|_| dag.is_complete) {
+            if dag.folder.join(left).exists() && !(*left == "x.dag.agents" && allowed.leaves_agents) {
+                return Err(shown(format!("{left} is left over")));
+            }
         }
     }
     Ok(())
 }
 
-/// No line of a log continues a torn one: it would be lost with it.
-fn check_lines(folder: &Path) -> Result<(), String> {
-    let text = std::fs::read_to_string(folder.join("x.dag.dagman.out")).unwrap_or_default();
-    match text.lines().find(|line| line.matches("/26 ").count() > 1) {
-        Some(line) => Err(format!("a line of the log continues a torn one: {line}")),
-        None => Ok(()),
+impl Ended<'_> {
+    fn can_be_done(&self) -> impl Iterator<Item = &Task> {
+        let tasks = self.tasks.iter().copied();
+        tasks.filter(|task| self.feasible.contains(&task.number))
     }
-}
 
-/// Each line that a task forwards is there once.
-fn check_forwarded(folder: &Path, plan: &Plan) -> Result<(), String> {
-    let feasible = plan.feasible();
-    for file in 0..2 {
-        let text = std::fs::read_to_string(folder.join(format!("forward{file}"))).unwrap_or_default();
-        let mut lines: BTreeMap<&str, u32> = BTreeMap::new();
-        text.lines().for_each(|line| *lines.entry(line).or_default() += 1);
-        for task in plan.tasks.iter().filter(|task| task.forwards == Some(file)) {
-            let times = lines.remove(&*task.name()).unwrap_or(0);
-            let expected = u32::from(feasible.contains(&task.number));
-            if times != expected {
+    fn check(&self, plan: &Plan) -> Result<(), String> {
+        let done = rescued(&self.folder);
+        for task in &self.tasks {
+            let (is_done, is_feasible) = (
+                done.contains(task.name().as_bytes()),
+                self.feasible.contains(&task.number),
+            );
+            if is_done && !is_feasible {
                 return Err(format!(
-                    "forward{file} has the line of {} {times} times",
+                    "the rescue file names {}, which cannot be done",
                     task.name()
                 ));
             }
+            if is_feasible && !is_done && self.is_complete {
+                return Err(format!("the rescue file lacks {}", task.name()));
+            }
         }
-        if let Some((line, _)) = lines.first_key_value() {
-            return Err(format!("forward{file} has a torn line: {line:?}"));
+        self.check_lines()?;
+        check_log(self, "jobstate.log")?;
+        check_log(self, "x.dag.dagman.out")?;
+        if self.is_complete && (!self.allowed.power_loss || plan.sync > 0) {
+            self.check_forwarded()?;
+        }
+        self.check_dag_file()
+    }
+
+    /// No line of a log continues a torn one: it would be lost with it.
+    fn check_lines(&self) -> Result<(), String> {
+        let text = std::fs::read_to_string(self.folder.join("x.dag.dagman.out")).unwrap_or_default();
+        match text.lines().find(|line| line.matches("/26 ").count() > 1) {
+            Some(line) => Err(format!("a line of the log continues a torn one: {line}")),
+            None => Ok(()),
         }
     }
-    Ok(())
+
+    /// Each task is in the DAG file once.
+    fn check_dag_file(&self) -> Result<(), String> {
+        let text = std::fs::read_to_string(self.folder.join("x.dag")).unwrap_or_default();
+        for task in &self.tasks {
+            let name = task.name();
+            let is_of = |line: &&str| {
+                let mut words = line.split(' ');
+                match words.next() {
+                    Some("TASK") => words.next() == Some(&*name),
+                    Some("SUBDAG") => words.nth(1) == Some(&*name),
+                    _ => false,
+                }
+            };
+            let times = text.lines().filter(is_of).count();
+            if times != 1 {
+                return Err(format!("the DAG file has {name} {times} times"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Each line that a task forwards is there once.
+    fn check_forwarded(&self) -> Result<(), String> {
+        for file in 0..2 {
+            let path = self.folder.join(format!("forward{file}"));
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            let mut lines: BTreeMap<&str, u32> = BTreeMap::new();
+            text.lines().for_each(|line| *lines.entry(line).or_default() += 1);
+            for task in self.tasks.iter().filter(|task| task.forwards == Some(file)) {
+                let times = lines.remove(&*task.name()).unwrap_or(0);
+                let expected = u32::from(self.feasible.contains(&task.number));
+                if times != expected {
+                    return Err(format!(
+                        "forward{file} has the line of {} {times} times",
+                        task.name()
+                    ));
+                }
+            }
+            if let Some((line, _)) = lines.first_key_value() {
+                return Err(format!("forward{file} has a torn line: {line:?}"));
+            }
+        }
+        Ok(())
+    }
 }

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use pmc_system::simulated::{self as system, Change, Disk, Fate, ProcessId, random};
@@ -13,7 +14,7 @@ use pmc_system::simulated::{self as system, Change, Disk, Fate, ProcessId, rando
 /// What is known of a file.
 #[derive(Clone, Debug)]
 struct Known {
-    name: String,
+    path: Rc<Path>,
     /// Bytes that are on the disk, whatever happens.
     synced: u64,
     /// The length after each write since then.
@@ -27,9 +28,9 @@ const KEPT_IN_MEMORY: Duration = Duration::from_secs(5);
 /// `pmc_dag::rescue`.
 const SECTOR: u64 = 512;
 
-/// Returns where a file of this name ends that was to grow from `from` and was cut off at `at`.
-fn cut_at(name: &str, from: u64, at: u64) -> u64 {
-    match name.ends_with(".rescue") {
+/// Returns where the file of this path ends that was to grow from `from` and was cut off at `at`.
+fn cut_at(path: &Path, from: u64, at: u64) -> u64 {
+    match path.extension().is_some_and(|end| end == "rescue") {
         true => (at / SECTOR * SECTOR).max(from),
         false => at,
     }
@@ -37,10 +38,10 @@ fn cut_at(name: &str, from: u64, at: u64) -> u64 {
 
 /// What hears of changes.
 pub(crate) struct Watch {
-    /// These bytes were written to the file of this name.
-    pub(crate) wrote: fn(&str, &[u8]),
-    /// The file of this name was made shorter.
-    pub(crate) shortened: fn(&str, u64),
+    /// These bytes were written to the file of this path.
+    pub(crate) wrote: fn(&Path, &[u8]),
+    /// The file of this path was made shorter.
+    pub(crate) shortened: fn(&Path, u64),
     /// A write has failed.
     pub(crate) failed: fn(),
 }
@@ -74,23 +75,24 @@ impl SimulatedDisk {
         self.faults.borrow_mut()
     }
 
-    /// The name of a file.
-    fn name_of(&self, file: &File) -> Option<(u64, String)> {
+    /// The path of a file.
+    fn path_of(&self, file: &File) -> Option<(u64, Rc<Path>)> {
         use std::os::fd::AsRawFd as _;
         let data = file.metadata().ok()?;
         let inode = data.ino();
         if let Some(known) = self.files.borrow().get(&inode) {
-            return Some((inode, known.name.clone()));
+            return Some((inode, Rc::clone(&known.path)));
         }
         let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
-        let name = path.file_name()?.to_string_lossy().into_owned();
+        let path: Rc<Path> = path.into();
         let known = Known {
-            name: name.clone(),
-            synced: 0,
+            // The DAG file was there before.
+            synced: if path.ends_with("x.dag") { data.len() } else { 0 },
+            path: Rc::clone(&path),
             lengths: Vec::new(),
         };
         self.files.borrow_mut().insert(inode, known);
-        Some((inode, name))
+        Some((inode, path))
     }
 
     /// Takes from the files in a folder what had not reached the disk: all, a part, or nothing of it.
@@ -103,12 +105,17 @@ impl SimulatedDisk {
         let now = system::now().unwrap_or_default();
         for path in files {
             let Ok(data) = path.metadata() else { continue };
+            if data.is_dir() {
+                self.lose_power(&path);
+                continue;
+            }
             let known = self.files.borrow().get(&data.ino()).cloned();
             let Some(known) = known.filter(|known| known.synced < data.len()) else {
                 continue;
             };
             // The journal relies on this for files to which it forwards; others may be written early.
-            let is_target = known.name.starts_with("forward");
+            let name = known.path.file_name().unwrap_or_default();
+            let is_target = name.as_encoded_bytes().starts_with(b"forward");
             let written = known
                 .lengths
                 .iter()
@@ -127,7 +134,7 @@ impl SimulatedDisk {
             let kept = kept.unwrap_or(0);
             let len = match kept == unsynced {
                 true => known.synced + kept,
-                false => cut_at(&known.name, known.synced, known.synced + kept),
+                false => cut_at(&known.path, known.synced, known.synced + kept),
             };
             let file = File::options().write(true).open(&path);
             if let Ok(file) = file {
@@ -146,7 +153,7 @@ impl Disk for SimulatedDisk {
     fn fate_of(&self, process: ProcessId, change: Change<'_>) -> Fate {
         match change {
             Change::Write(file, bytes) => {
-                let Some((inode, name)) = self.name_of(file) else {
+                let Some((inode, path)) = self.path_of(file) else {
                     return Fate::Done;
                 };
                 let mut faults = self.faults();
@@ -156,9 +163,9 @@ impl Disk for SimulatedDisk {
                     let len = file.metadata().map_or(0, |data| data.len());
                     let written = match cut() {
                         all if all == bytes.len() => all,
-                        part => (cut_at(&name, len, len + part as u64) - len) as usize,
+                        part => (cut_at(&path, len, len + part as u64) - len) as usize,
                     };
-                    (self.watch.wrote)(&name, &bytes[..written]);
+                    (self.watch.wrote)(&path, &bytes[..written]);
                     return Fate::Killed(written);
                 }
                 if faults.is_full || std::mem::take(&mut faults.fails_once) {
@@ -171,11 +178,11 @@ impl Disk for SimulatedDisk {
                     let len = file.metadata().map_or(0, |data| data.len()) + bytes.len() as u64;
                     known.lengths.push((system::now().unwrap_or_default(), len));
                 }
-                (self.watch.wrote)(&name, bytes);
+                (self.watch.wrote)(&path, bytes);
                 Fate::Done
             }
             Change::Sync(file) => {
-                if let Some((inode, _)) = self.name_of(file) {
+                if let Some((inode, _)) = self.path_of(file) {
                     let len = file.metadata().map_or(0, |data| data.len());
                     if let Some(known) = self.files.borrow_mut().get_mut(&inode) {
                         known.synced = len;
@@ -185,11 +192,11 @@ impl Disk for SimulatedDisk {
                 Fate::Done
             }
             Change::SetLen(file, len) => {
-                if let Some((inode, name)) = self.name_of(file) {
+                if let Some((inode, path)) = self.path_of(file) {
                     if let Some(known) = self.files.borrow_mut().get_mut(&inode) {
                         known.synced = known.synced.min(len);
                     }
-                    (self.watch.shortened)(&name, len);
+                    (self.watch.shortened)(&path, len);
                 }
                 Fate::Done
             }

@@ -2,22 +2,27 @@
 
 use std::rc::Rc;
 
+use pmc_control::Request;
 use pmc_system::simulated::{self as system, ProcessId, net};
 
 use crate::agents::{kill_agent, kill_guard, set_power, suspend};
 use crate::gangs::reset_between;
-use crate::masters::{kill_master, restart_master, start_master};
+use crate::masters::{kill_master, master_loses_power, restart_master, start_master};
 use crate::plan::{FaultKind, Way};
-use crate::world::{MASTER_HOST, Master, host_id, later, note, with};
+use crate::world::{MASTER_HOST, Master, host_id, host_name, later, master_host, note, with};
 
-/// Cuts a host off, or repairs that.
+/// Cuts a host off from all where a master is or may be, or repairs that.
 fn cut(host: usize, way: Way, is_cut: bool) {
+    let hosts = with(|world| if world.plan.succession { world.nodes.len() } else { 0 }).unwrap_or(0);
+    let others = (0..hosts).filter(|other| *other != host).map(host_id);
     let host = host_id(host);
-    if way != Way::In {
-        net::set_cut(host, MASTER_HOST, is_cut);
-    }
-    if way != Way::Out {
-        net::set_cut(MASTER_HOST, host, is_cut);
+    for other in others.chain([MASTER_HOST]) {
+        if way != Way::In {
+            net::set_cut(host, other, is_cut);
+        }
+        if way != Way::Out {
+            net::set_cut(other, host, is_cut);
+        }
     }
 }
 
@@ -51,7 +56,7 @@ pub(crate) fn happen(kind: FaultKind) {
             cut(host, way, true);
             later(millis, move || cut(host, way, false));
         }
-        FaultKind::Reset(host) => net::reset(host_id(host), MASTER_HOST),
+        FaultKind::Reset(host) => net::reset(host_id(host), master_host()),
         FaultKind::DrainAgent(host) => {
             let interrupt = with(|world| world.nodes[host].interrupt.clone()).flatten();
             interrupt.into_iter().for_each(|interrupt| interrupt.drain(15));
@@ -62,6 +67,12 @@ pub(crate) fn happen(kind: FaultKind) {
             cut(host, Way::Both, true);
             later(to_it, move || cut(host, Way::In, false));
             later(from_it, move || cut(host, Way::Out, false));
+        }
+        FaultKind::LateAnswers(host, held, silent) => {
+            cut(host, Way::In, true);
+            later(held / 3, move || cut(host, Way::Out, true));
+            later(held, move || cut(host, Way::In, false));
+            later(held / 3 + silent, move || cut(host, Way::Out, false));
         }
         _ => happen_to_master(kind),
     }
@@ -95,24 +106,21 @@ fn happen_to_master(kind: FaultKind) {
             if with(|world| world.plan.sync == 0 && matches!(world.master, Master::HasEnded))
                 == Some(true) => {}
         FaultKind::MasterOff(millis) => {
-            let known = with(|world| {
-                world.allowed.power_loss = true;
-                (Rc::clone(&world.disk), world.folder.clone())
-            });
-            net::set_power(MASTER_HOST, false);
-            if let Some(Some(process)) = with(|world| match world.master {
-                Master::Runs(process) => Some(process),
-                _ => None,
-            }) {
-                with(|world| world.master = Master::IsDead);
-                system::kill(process);
+            let host = master_host();
+            if host == MASTER_HOST {
+                net::set_power(host, false);
+                master_loses_power();
+                later(millis, || net::set_power(MASTER_HOST, true));
+            } else {
+                let host = host.0 as usize - 1;
+                set_power(host, false);
+                later(millis, move || set_power(host, true));
             }
-            if let Some((disk, folder)) = known {
-                disk.lose_power(&folder);
-            }
-            later(millis, move || {
-                net::set_power(MASTER_HOST, true);
-                start_master();
+            later(millis, || {
+                // Otherwise, agents do it.
+                if with(|world| !world.plan.succession) == Some(true) {
+                    start_master();
+                }
             });
         }
         FaultKind::DiskFull(millis) => {
@@ -133,6 +141,18 @@ fn happen_to_master(kind: FaultKind) {
                 .flatten()
                 .into_iter()
                 .for_each(|interrupt| interrupt.drain(signal));
+        }
+        FaultKind::DrainHost(host) => {
+            // A run that has ended, or does not know the host, refuses.
+            let host = host_name(host);
+            with(|world| world.users.tools.ask(Request::DrainNode { host }));
+        }
+        FaultKind::DrainByTool(seconds) => {
+            let after_seconds = Some(seconds);
+            with(|world| {
+                let asked = world.users.tools.ask(Request::Drain { after_seconds });
+                world.is_drained |= asked.is_some() && matches!(world.master, Master::Runs(_));
+            });
         }
         FaultKind::WriteError => {
             if let Some(disk) = with(|world| {

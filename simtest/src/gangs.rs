@@ -21,7 +21,7 @@ const CALL_MILLIS: u64 = 40;
 const FAIL_MILLIS: u64 = 2_000;
 
 /// The end of a task that hangs.
-const NEVER: Duration = Duration::from_secs(1 << 20);
+pub(crate) const NEVER: Duration = Duration::from_secs(1 << 20);
 
 /// A host becomes a member.
 pub(crate) fn join(host: usize, membership: &Membership) {
@@ -195,6 +195,8 @@ impl World {
             is_cut: false,
             is_broken: true,
             is_doomed: false,
+            begun: now(),
+            lacks: 0,
             thread: None,
         };
         self.add(process);

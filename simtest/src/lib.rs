@@ -9,18 +9,22 @@ mod agents;
 mod checks;
 mod disk;
 mod faults;
+mod files;
 mod gangs;
 mod machine;
 mod masters;
 mod memberships;
+mod parts;
 mod plan;
 mod round;
 mod shrink;
+mod tools;
 mod world;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use parts::{Part, PartKind};
 pub use plan::{Fault, FaultKind, GangPlan, HostPlan, Plan, Task, Way};
 pub use round::{run, run_with};
 pub use shrink::shrink;

@@ -1,14 +1,18 @@
 //! A host as the workers of its agent see it.
 
+use std::io;
 use std::time::Instant;
 
 use pegasus_mpi_cluster::internals::{Assignment, SubmitId};
-use pegasus_mpi_cluster::simulated::{Host, Membership, SimulatedEnd, SimulatedTask};
+use pegasus_mpi_cluster::simulated::{BatchHost, Host, Membership, SimulatedEnd, SimulatedTask};
 use pegasus_mpi_cluster::{Rank, Registration};
 use pmc_system::simulated as system;
 
-use crate::gangs;
 use crate::world::{find, host_name, note, now, with};
+use crate::{files, gangs, masters};
+
+/// The name of the host of the first master.
+const FIRST_NODE: &str = "n0";
 
 /// The host with this number, from 0.
 pub(crate) struct Machine(pub(crate) usize);
@@ -91,5 +95,59 @@ impl Host for Machine {
 
     fn memberships(&self) -> Vec<SubmitId> {
         gangs::memberships(self.0)
+    }
+
+    fn inputs(&self, task: SimulatedTask) -> Vec<String> {
+        files::inputs(task)
+    }
+
+    fn begin_file(&self, key: &str) -> bool {
+        let entry = (self.0, key.to_owned());
+        with(|world| world.files.brought.insert(entry)).unwrap_or(true)
+    }
+
+    fn end_file(&self, key: &str) {
+        let entry = (self.0, key.to_owned());
+        with(|world| world.files.brought.remove(&entry));
+    }
+
+    fn has_file(&self, key: &str) -> bool {
+        files::has(self.0, key)
+    }
+
+    fn copy(&self, address: &str, key: &str) -> io::Result<bool> {
+        files::copy(self.0, address, key)
+    }
+
+    fn fetch(&self, key: &str) {
+        files::fetch(self.0, key);
+    }
+
+    fn take_input(&self, task: SimulatedTask, _: &str) {
+        let wrong = with(|world| world.take_input(task.0));
+        wrong.flatten().into_iter().for_each(find);
+    }
+
+    fn succession(&self) -> Option<(u32, String)> {
+        let is_on = with(|world| world.plan.succession) == Some(true);
+        is_on.then(|| (self.0 as u32, host_name(self.0)))
+    }
+
+    fn batch_host(&self) -> Option<BatchHost> {
+        let known = with(|world| {
+            let is_known = world.batch_knows_at.is_some_and(|at| now() >= at);
+            let nodes = world.nodes.iter().enumerate();
+            let nodes = nodes.filter(|(_, node)| node.is_on).map(|(host, _)| host_name(host));
+            let first = Some(FIRST_NODE.to_owned()).filter(|_| !is_known);
+            first.into_iter().chain(nodes).collect()
+        });
+        known.map(|nodes| BatchHost {
+            name: FIRST_NODE.to_owned(),
+            nodes,
+        })
+    }
+
+    fn start_successor(&self) {
+        masters::start_successor(self.0);
     }
 }

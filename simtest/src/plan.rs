@@ -1,11 +1,14 @@
 //! What a seed determines: the workflow, the hosts, the options, and the faults. A plan can be cut down.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 use pmc_system::simulated::Random;
 use serde::{Deserialize, Serialize};
+
+use crate::parts::Part;
 
 /// Exit code of a task that has saved itself.
 pub(crate) const SAVED: i32 = 85;
@@ -45,6 +48,12 @@ pub struct Task {
     /// It says how long it runs: it does not start if the time of the run is over before.
     #[serde(default)]
     pub is_expected: bool,
+    /// The number of the part in which it is; 0 for the DAG file of the run.
+    #[serde(default)]
+    pub part: u32,
+    /// Numbers of the files that it needs.
+    #[serde(default)]
+    pub inputs: Vec<u32>,
 }
 
 /// What a task over several hosts needs.
@@ -77,6 +86,35 @@ impl Task {
         // It uses the tail of the run, if it has as much time to work as it has to save itself.
         let most = if self.saves { 2 * SAVE_LEAD } else { u64::MAX };
         self.expected_seconds().min(most)
+    }
+
+    /// Its options in the DAG file of a folder.
+    #[must_use]
+    pub fn options(&self, folder: &Path) -> String {
+        let mut text = format!("-t {} -c {}", self.tries, self.cpus);
+        if self.memory > 0 {
+            let _ = write!(text, " -m {}", self.memory);
+        }
+        if self.priority != 0 {
+            let _ = write!(text, " -p {}", self.priority);
+        }
+        if let Some(gang) = self.gang {
+            let _ = write!(text, " -N {} --ranks-per-node {}", gang.nodes, gang.ranks);
+            text += if gang.exclusive { " --exclusive" } else { "" };
+        }
+        if self.saves {
+            let _ = write!(
+                text,
+                " --checkpoint-signal USR1@{SAVE_LEAD} --checkpoint-exit {SAVED}"
+            );
+        }
+        if self.is_expected {
+            let _ = write!(text, " -e {}", self.expected_seconds());
+        }
+        if let Some(file) = self.forwards {
+            let _ = write!(text, " -f OUT={}/forward{file}", folder.display());
+        }
+        text
     }
 
     /// Returns whether a gang of this task fits on these hosts.
@@ -143,6 +181,13 @@ pub enum FaultKind {
     /// The host is cut off: what is sent to it comes again after the first number of milliseconds, what it
     /// sends after the second.
     Uneven(usize, u64, u64),
+    /// What is sent to the host waits for the first number of milliseconds. After a third of that, the host
+    /// is not heard any more, for the second number.
+    LateAnswers(usize, u64, u64),
+    /// A tool asks that no more tasks start on the host.
+    DrainHost(usize),
+    /// A tool asks the master to drain, after some seconds.
+    DrainByTool(u64),
 }
 
 /// A direction.
@@ -191,6 +236,16 @@ pub struct Plan {
     pub wall: u64,
     /// The faults, by time.
     pub faults: Vec<Fault>,
+    /// What comes to the DAG file of the run.
+    #[serde(default)]
+    pub parts: Vec<Part>,
+    /// A run that takes tasks ends when it has had nothing to do for this number of milliseconds; 0 means
+    /// that it is asked to.
+    #[serde(default)]
+    pub idle: u64,
+    /// Agents start the next master if the host of the present one is lost.
+    #[serde(default)]
+    pub succession: bool,
 }
 
 /// Which faults a plan may have.
@@ -244,7 +299,7 @@ impl Plan {
                 },
             })
             .collect();
-        let tasks = Self::tasks(random);
+        let tasks = Self::tasks(random, 0);
         let lease = random.pick(&[2_000, 10_000, 30_000, 30_000]);
         let span = 3_000 + random.below(60_000);
         let mut plan = Self {
@@ -263,30 +318,96 @@ impl Plan {
             },
             hosts,
             faults: Vec::new(),
+            parts: Vec::new(),
+            idle: 0,
+            succession: false,
         };
-        plan.add_gangs(random);
+        Self::add_gangs(&mut plan.tasks, &plan.hosts, random);
         plan.add_faults(random, span);
+        plan.add_parts(&mut Random::new(seed ^ 0xda65));
+        plan.add_inputs(&mut Random::new(seed ^ 0xf11e));
+        plan.add_requests(&mut Random::new(seed ^ 0x7001), span);
+        plan.add_late_answers(&mut Random::new(seed ^ 0x1ea5e));
+        plan.faults.sort_by_key(|fault| fault.at);
         plan
     }
 
+    /// Lets tasks need files.
+    fn add_inputs(&mut self, random: &mut Random) {
+        if !random.one_in(4) {
+            return;
+        }
+        let files = 1 + random.below(4);
+        for at in 0..self.tasks.len() {
+            let is_plain = self.tasks[at].gang.is_none() && self.subworkflow(self.tasks[at].number).is_none();
+            if is_plain && random.one_in(2) {
+                let wanted = (0..1 + random.below(2)).map(|_| random.below(files) as u32);
+                let wanted: BTreeSet<u32> = wanted.collect();
+                self.tasks[at].inputs = wanted.into_iter().collect();
+            }
+        }
+    }
+
+    /// Lets agents start the next master, and tools drain hosts, or the run.
+    fn add_requests(&mut self, random: &mut Random, span: u64) {
+        self.succession = random.one_in(4);
+        if self.succession && self.wall == 0 {
+            for _ in 0..1 + random.below(2) {
+                let (at, kind) = (random.below(span), FaultKind::MasterOff(500 + random.below(100_000)));
+                self.faults.push(Fault { at, kind });
+            }
+        }
+        if !random.one_in(8) {
+            return;
+        }
+        for _ in 0..1 + random.below(2) {
+            let kind = match random.one_in(3) {
+                true => FaultKind::DrainByTool(random.below(20)),
+                false => FaultKind::DrainHost(random.below(self.hosts.len() as u64) as usize),
+            };
+            let at = random.below(span);
+            self.faults.push(Fault { at, kind });
+        }
+    }
+
+    /// Lets the answers of the master come so late to a host with a long task that nothing is left of the
+    /// lease that they renew.
+    fn add_late_answers(&mut self, random: &mut Random) {
+        if !random.one_in(12) || self.wall > 0 {
+            return;
+        }
+        self.lease = 30_000;
+        for _ in 0..1 + random.below(2) {
+            let task = random.below(self.tasks.len() as u64) as usize;
+            self.tasks[task].millis = 40_000 + random.below(60_000);
+            let host = random.below(self.hosts.len() as u64) as usize;
+            let (held, silent) = (3_000 + random.below(3_000), 35_000 + random.below(30_000));
+            self.faults.push(Fault {
+                at: random.below(30_000),
+                kind: FaultKind::LateAnswers(host, held, silent),
+            });
+        }
+    }
+
     /// Lets some tasks run over several hosts.
-    fn add_gangs(&mut self, random: &mut Random) {
+    pub(crate) fn add_gangs(tasks: &mut [Task], hosts: &[HostPlan], random: &mut Random) {
         if random.one_in(2) {
             return;
         }
-        for task in &mut self.tasks {
+        for task in tasks {
             let gang = GangPlan {
-                nodes: 1 + random.below(self.hosts.len() as u64) as u32,
+                nodes: 1 + random.below(hosts.len() as u64) as u32,
                 ranks: 1 + random.below(2) as u32,
                 exclusive: random.one_in(4),
             };
-            if random.one_in(2) && task.fits(gang, &self.hosts) {
+            if random.one_in(2) && task.fits(gang, hosts) {
                 task.gang = Some(gang);
             }
         }
     }
 
-    fn tasks(random: &mut Random) -> Vec<Task> {
+    /// Tasks with numbers from this one on.
+    pub(crate) fn tasks(random: &mut Random, first: u32) -> Vec<Task> {
         let count = random.pick(&[1, 4, 12, 12, 30]);
         let edges = random.below(3);
         let (fails, always) = (random.one_in(2), random.one_in(4));
@@ -294,7 +415,8 @@ impl Plan {
         let (saves, is_expected) = (random.one_in(3), random.one_in(3));
         let count = 1 + random.below(count) as u32;
         let task = |number: u32, random: &mut Random| {
-            let parents = (0..edges).map(|_| random.below(u64::from(number).max(1)) as u32);
+            let earlier = u64::from(number - first);
+            let parents = (0..edges).map(|_| first + random.below(earlier.max(1)) as u32);
             let mut parents: Vec<u32> = parents.filter(|parent| *parent < number).collect();
             parents.sort_unstable();
             parents.dedup();
@@ -320,9 +442,11 @@ impl Plan {
                 gang: None,
                 saves: saves && random.one_in(2),
                 is_expected: is_expected && random.one_in(2),
+                part: 0,
+                inputs: Vec::new(),
             }
         };
-        (0..count).map(|number| task(number, random)).collect()
+        (first..first + count).map(|number| task(number, random)).collect()
     }
 
     fn add_faults(&mut self, random: &mut Random, span: u64) {
@@ -334,52 +458,9 @@ impl Plan {
             let kind = random.pick(&enabled) as usize;
             let all = kinds(random, self.hosts.len());
             let at = random.below(span);
-            let kind = match all[kind] {
-                // The list of agents is not synced: a host does not start again within the lease.
-                FaultKind::MasterOff(millis) => FaultKind::MasterOff(self.lease + 3_000 + millis),
-                kind => kind,
-            };
-            self.faults.push(Fault { at, kind });
+            self.faults.push(Fault { at, kind: all[kind] });
         }
         self.faults.sort_by_key(|fault| fault.at);
-    }
-
-    /// The DAG file for a folder.
-    #[must_use]
-    pub fn dag(&self, folder: &Path) -> String {
-        let mut text = String::new();
-        for task in &self.tasks {
-            let _ = write!(text, "TASK {} -t {} -c {}", task.name(), task.tries, task.cpus);
-            if task.memory > 0 {
-                let _ = write!(text, " -m {}", task.memory);
-            }
-            if task.priority != 0 {
-                let _ = write!(text, " -p {}", task.priority);
-            }
-            if let Some(gang) = task.gang {
-                let _ = write!(text, " -N {} --ranks-per-node {}", gang.nodes, gang.ranks);
-                text += if gang.exclusive { " --exclusive" } else { "" };
-            }
-            if task.saves {
-                let _ = write!(
-                    text,
-                    " --checkpoint-signal USR1@{SAVE_LEAD} --checkpoint-exit {SAVED}"
-                );
-            }
-            if task.is_expected {
-                let _ = write!(text, " -e {}", task.expected_seconds());
-            }
-            if let Some(file) = task.forwards {
-                let _ = write!(text, " -f OUT={}/forward{file}", folder.display());
-            }
-            text += " /bin/task\n";
-        }
-        for task in &self.tasks {
-            for parent in &task.parents {
-                let _ = writeln!(text, "EDGE t{parent} {}", task.name());
-            }
-        }
-        text
     }
 
     /// The task of this name.
@@ -387,19 +468,6 @@ impl Plan {
     pub fn task(&self, name: &[u8]) -> Option<&Task> {
         let number: u32 = std::str::from_utf8(name.strip_prefix(b"t")?).ok()?.parse().ok()?;
         self.tasks.iter().find(|task| task.number == number)
-    }
-
-    /// The tasks that can be done: they can succeed, and so can all before them.
-    #[must_use]
-    pub fn feasible(&self) -> Vec<u32> {
-        let mut feasible: Vec<u32> = Vec::new();
-        for task in &self.tasks {
-            let after = task.parents.iter().all(|parent| feasible.contains(parent));
-            if after && task.can_succeed() {
-                feasible.push(task.number);
-            }
-        }
-        feasible
     }
 
     /// True if nothing goes wrong but that masters are killed: no attempt is lost.
@@ -418,9 +486,11 @@ impl Plan {
     #[must_use]
     pub fn without_task(&self, at: usize) -> Self {
         let mut plan = self.clone();
-        let gone = plan.tasks.remove(at).number;
+        plan.tasks.remove(at);
+        plan.remove_empty_parts();
+        let left: Vec<u32> = plan.tasks.iter().map(|task| task.number).collect();
         for task in &mut plan.tasks {
-            task.parents.retain(|parent| *parent != gone);
+            task.parents.retain(|parent| left.contains(parent));
         }
         plan
     }
@@ -445,11 +515,14 @@ impl Plan {
             }
         };
         add(&|plan| plan.wall = 0);
+        add(&|plan| plan.idle = 0);
+        add(&|plan| plan.succession = false);
         for at in 0..self.tasks.len() {
             add(&|plan| plan.tasks[at].gang = None);
             add(&|plan| plan.tasks[at].saves = false);
             add(&|plan| plan.tasks[at].is_expected = false);
             add(&|plan| plan.tasks[at].forwards = None);
+            add(&|plan| plan.tasks[at].inputs.clear());
             add(&|plan| plan.tasks[at].parents.clear());
         }
         all

@@ -13,10 +13,12 @@ use crate::agents::begin_agent;
 use crate::checks::{self, Allowed};
 use crate::disk::{SimulatedDisk, Watch};
 use crate::faults::happen;
+use crate::files::Files;
 use crate::masters::start_master;
 use crate::memberships::Gangs;
 use crate::plan::Plan;
-use crate::world::{Master, Node, Report, WORLD, World, disk_failed, find, now, shortened, with, wrote};
+use crate::tools::{self, Users};
+use crate::world::{MASTER_HOST, Master, Node, Report, WORLD, World, disk_failed, find, now, shortened, with, wrote};
 
 /// Steps of a round, at most: more are a loop without an end.
 const MAX_STEPS: u64 = 3_000_000;
@@ -27,8 +29,23 @@ const MAX_TIME: Duration = Duration::from_secs(4 * 3600);
 fn clear(folder: &Path) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries {
-        let _ = std::fs::remove_file(entry.path());
+        let path = entry.path();
+        let _ = match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            true => std::fs::remove_dir_all(path),
+            false => std::fs::remove_file(path),
+        };
     }
+}
+
+/// Writes the DAG files of a plan.
+fn write_dags(plan: &Plan, folder: &Path) -> std::io::Result<()> {
+    plan.homes().try_for_each(|home| {
+        let own = Plan::folder(folder, home);
+        if home != 0 {
+            std::fs::create_dir(&own)?;
+        }
+        std::fs::write(own.join("x.dag"), plan.dag(folder, home))
+    })
 }
 
 /// Runs a plan in a folder, whose files are removed before.
@@ -41,8 +58,7 @@ pub fn run(plan: &Plan, folder: &Path) -> Report {
 #[must_use]
 pub fn run_with(plan: &Plan, folder: &Path, keeps_trace: bool) -> Report {
     clear(folder);
-    let written = std::fs::write(folder.join("x.dag"), plan.dag(folder));
-    if let Err(error) = written {
+    if let Err(error) = write_dags(plan, folder) {
         return Report {
             finding: Some(format!("{}: {error}", folder.display())),
             ..Report::default()
@@ -78,6 +94,8 @@ pub fn run_with(plan: &Plan, folder: &Path, keeps_trace: bool) -> Report {
         attempts: BTreeMap::new(),
         failures: BTreeMap::new(),
         master: Master::IsDead,
+        master_host: MASTER_HOST,
+        batch_knows_at: None,
         interrupt: None,
         allowed: Allowed {
             power_loss: false,
@@ -85,6 +103,8 @@ pub fn run_with(plan: &Plan, folder: &Path, keeps_trace: bool) -> Report {
             leaves_agents: false,
         },
         gangs: Gangs::default(),
+        users: Users::default(),
+        files: Files::default(),
         master_since: Duration::ZERO,
         is_drained: false,
         has_failed_disk: false,
@@ -100,6 +120,9 @@ pub fn run_with(plan: &Plan, folder: &Path, keeps_trace: bool) -> Report {
         system::at(Duration::from_millis(machine.starts_at), move || {
             begin_agent(host)
         });
+    }
+    if plan.serves() || plan.has_guests() {
+        system::at(Duration::ZERO, tools::look);
     }
     for fault in plan.faults.clone() {
         system::at(Duration::from_millis(fault.at), move || happen(fault.kind));
@@ -165,9 +188,9 @@ fn has_nothing_left() -> bool {
 }
 
 fn check(folder: &Path, plan: &Plan) {
-    let allowed = with(|world| world.allowed);
-    if let Some(allowed) = allowed
-        && let Err(wrong) = checks::check_end(folder, plan, allowed)
+    let known = with(|world| (world.allowed, std::mem::take(&mut world.users)));
+    if let Some((allowed, users)) = known
+        && let Err(wrong) = checks::check_end(folder, plan, allowed, |guest| users.has_ended_with(guest))
     {
         find(wrong);
     }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,13 @@ use pmc_system::simulated::{self as system, HostId, ProcessId, ThreadId};
 
 use crate::checks::{self, Allowed};
 use crate::disk::SimulatedDisk;
+use crate::files::Files;
+use crate::gangs::NEVER;
 use crate::memberships::Gangs;
 use crate::plan::{Plan, SAVED, Task};
+use crate::tools::Users;
 
-/// The host of the master. Others are 1 and so on.
+/// The host of the first master. Others are 1 and so on.
 pub(crate) const MASTER_HOST: HostId = HostId(0);
 
 /// How long agents wait for a master, and a master for agents.
@@ -74,6 +77,10 @@ pub(crate) struct TaskProcess {
     pub(crate) is_broken: bool,
     /// Its host has stood still until its lease was over: the guard ends it now.
     pub(crate) is_doomed: bool,
+    /// When it has begun.
+    pub(crate) begun: Duration,
+    /// How many files it waits for.
+    pub(crate) lacks: usize,
     /// What waits for its end.
     pub(crate) thread: Option<ThreadId>,
 }
@@ -114,9 +121,15 @@ pub(crate) struct World {
     pub(crate) attempts: BTreeMap<u32, u32>,
     pub(crate) failures: BTreeMap<u32, u32>,
     pub(crate) master: Master,
+    /// Where it is, or the next one will be.
+    pub(crate) master_host: HostId,
+    /// When the batch system notices that the host of the first one is lost.
+    pub(crate) batch_knows_at: Option<Duration>,
     pub(crate) interrupt: Option<Arc<Interrupt>>,
     pub(crate) allowed: Allowed,
     pub(crate) gangs: Gangs,
+    pub(crate) users: Users,
+    pub(crate) files: Files,
     /// When the wall time of the master began.
     pub(crate) master_since: Duration,
     /// The master was asked to end.
@@ -164,31 +177,35 @@ pub(crate) fn find(text: String) {
 }
 
 /// These bytes were written to a file by the master.
-pub(crate) fn wrote(name: &str, bytes: &[u8]) {
+pub(crate) fn wrote(path: &Path, bytes: &[u8]) {
     let wrong = with(|world| {
         world.hash.write(bytes);
-        if name != "jobstate.log" {
+        if !path.ends_with("jobstate.log") {
             return None;
         }
-        let successes = checks::successes(name, bytes);
+        let successes = checks::successes(bytes);
         if successes.is_empty() {
             return None;
         }
-        let rescued = checks::rescued(&world.folder);
-        successes.into_iter().find(|task| !rescued.contains(task))
+        let rescued = checks::rescued(path.parent()?);
+        successes.into_iter().find_map(|task| {
+            let name = String::from_utf8_lossy(&task);
+            if !rescued.contains(&task) {
+                return Some(format!("a log names the end of {name} before the rescue file does"));
+            }
+            let number = world.plan.task(&task)?.number;
+            let (inside, _) = world.plan.subworkflow(number)?;
+            let inside = Plan::folder(&world.folder, inside);
+            (!checks::has_ended(&inside)).then(|| format!("{name} ends before its own log does"))
+        })
     });
-    if let Some(task) = wrong.flatten() {
-        let task = String::from_utf8_lossy(&task).into_owned();
-        find(format!(
-            "a log names the end of {task} before the rescue file does"
-        ));
-    }
+    wrong.flatten().into_iter().for_each(find);
 }
 
 /// A file was made shorter by the master.
-pub(crate) fn shortened(name: &str, len: u64) {
-    if name == "jobstate.log" || name == "x.dag.dagman.out" {
-        find(format!("{name} is cut to {len} bytes"));
+pub(crate) fn shortened(path: &Path, len: u64) {
+    if path.ends_with("jobstate.log") || path.ends_with("x.dag.dagman.out") {
+        find(format!("{} is cut to {len} bytes", path.display()));
     }
 }
 
@@ -203,6 +220,11 @@ pub(crate) fn host_name(host: usize) -> String {
 
 pub(crate) fn host_id(host: usize) -> HostId {
     HostId(host as u32 + 1)
+}
+
+/// The host of the master.
+pub(crate) fn master_host() -> HostId {
+    with(|world| world.master_host).unwrap_or(MASTER_HOST)
 }
 
 impl World {
@@ -266,15 +288,7 @@ impl World {
         let mut wrong = self.overlaps(host, &assignment.name, token);
         let part = (assignment.cpus, assignment.memory_mb);
         wrong.extend(self.oversubscribed(host, part, &task));
-        let rescued = checks::rescued(&self.folder);
-        if rescued.contains(&assignment.name) {
-            wrong.push(format!("{name} starts although the rescue file names it"));
-        }
-        for parent in &task.parents {
-            if !rescued.contains(format!("t{parent}").as_bytes()) {
-                wrong.push(format!("{name} starts before the rescue file names t{parent}"));
-            }
-        }
+        wrong.extend(self.starts_early(&task));
         let key = (self.report.masters, assignment.submit, assignment.name.clone());
         if !self.started.insert(key) {
             wrong.push(format!("{name} ({}) starts twice", assignment.submit.0));
@@ -286,20 +300,24 @@ impl World {
         let failures = self.failures.get(&task.number).copied().unwrap_or(0);
         let fails = !task.can_succeed() || failures < task.failures;
         let line = format!("{}\n", task.name()).into_bytes();
+        let folder = Plan::folder(&self.folder, self.plan.home(&task));
         let process = TaskProcess {
             host,
             name: assignment.name.clone(),
             submit: assignment.submit,
             cpus: assignment.cpus,
             memory: assignment.memory_mb,
-            ends_at: now + self.plan.run_time(&task, attempt),
+            ends_at: match task.inputs.is_empty() {
+                true => now + self.plan.run_time(&task, attempt),
+                false => NEVER,
+            },
             status: if fails { 256 } else { 0 },
             ended: None,
             ignores_term: task.ignores_term,
             forwards: task
                 .forwards
                 .map(|file| ForwardedData {
-                    target: format!("{}/forward{file}", self.folder.display()).into_bytes(),
+                    target: format!("{}/forward{file}", folder.display()).into_bytes(),
                     data: line.into(),
                 })
                 .into_iter()
@@ -309,6 +327,8 @@ impl World {
             is_cut: false,
             is_broken: false,
             is_doomed: false,
+            begun: now,
+            lacks: task.inputs.len(),
             thread: system::current_thread(),
         };
         self.report.attempts += 1;
@@ -324,9 +344,29 @@ impl World {
 
     /// True if there is a task that is not done, or a master may still think so.
     pub(crate) fn has_work(&self) -> bool {
-        let rescued = checks::rescued(&self.folder);
-        let is_done = |task: &Task| rescued.contains(task.name().as_bytes());
-        matches!(self.master, Master::HasEnded) || !self.plan.tasks.iter().all(is_done)
+        matches!(self.master, Master::HasEnded) || self.plan.homes().any(|home| self.has_work_in(home))
+    }
+
+    fn has_work_in(&self, home: u32) -> bool {
+        let rescued = checks::rescued(&Plan::folder(&self.folder, home));
+        let mut tasks = self.plan.tasks.iter().filter(|task| self.plan.home(task) == home);
+        tasks.any(|task| !rescued.contains(task.name().as_bytes()))
+    }
+
+    /// Says of which task that is done, or is not done, a start must not be.
+    fn starts_early(&self, task: &Task) -> Option<String> {
+        let is_done = |task: &Task| {
+            let folder = Plan::folder(&self.folder, self.plan.home(task));
+            checks::rescued(&folder).contains(task.name().as_bytes())
+        };
+        if is_done(task) {
+            return Some(format!("{} starts although the rescue file names it", task.name()));
+        }
+        let before = self.plan.before(task).into_iter().find(|task| !is_done(task));
+        before.map(|before| {
+            let (name, before) = (task.name(), before.name());
+            format!("{name} starts before the rescue file names {before}")
+        })
     }
 
     /// Says whether an attempt of another task runs that has the number of this one.
@@ -419,6 +459,7 @@ impl World {
         }
         let lost = self.gangs.lose(host);
         self.break_leads(&lost);
+        self.files.release(host);
     }
 }
 

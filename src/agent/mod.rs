@@ -198,10 +198,13 @@ impl<'a> AgentProcess<'a> {
         };
         let timing = Timing::with_lease(endpoint.lease);
         let link = Link::new(timing);
+        #[cfg(feature = "simulated")]
         let peers = match pmc_system::is_simulated() {
-            true => Err(std::io::ErrorKind::Unsupported.into()),
+            true => Peers::simulated(&link, &endpoint),
             false => Peers::start(&link, &endpoint),
         };
+        #[cfg(not(feature = "simulated"))]
+        let peers = Peers::start(&link, &endpoint);
         let peers = peers.inspect_err(|error| tracing::debug!("No files from other nodes: {error}"));
         let client = Client::new(Arc::clone(&link))?;
         interrupt.on_raise(client.stopper());
@@ -486,14 +489,16 @@ impl<'a> AgentProcess<'a> {
             options.host_cpus =
                 host::cpus_for_workers(options.host_cpus, welcome.slots, &options.environment);
         }
-        let channels = self.peers.as_ref().map(|peers| Channels::start(peers, &options));
+        // A simulated host has none of what follows.
+        let peers = self.peers.as_ref().filter(|_| !pmc_system::is_simulated());
+        let channels = peers.map(|peers| Channels::start(peers, &options));
         let channels = channels.transpose()?;
         options.channels = channels
             .clone()
             .map(|channels| channels as Arc<dyn crate::channels::Channels>);
         let settings = checkpoints::settings(&options.environment);
         let keeps = options.away.is_some() || settings.local.is_some();
-        self.checkpoints = self.peers.as_ref().map(|peers| {
+        self.checkpoints = peers.map(|peers| {
             let rank = Rank(welcome.first_rank);
             let store = (options.dag.as_path(), options.away.is_none());
             let chosen = (&settings, options.environment.as_slice());

@@ -5,15 +5,17 @@
 //! Other nodes name a key, never a path: the job that has made an entry has said where it is. Whatever
 //! fails, the job fetches the file from the staging site.
 
+#[cfg(feature = "simulated")]
+mod simulated;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pmc_files::OFlags;
 use pmc_link::{
@@ -22,6 +24,8 @@ use pmc_link::{
 use pmc_node_files::NodeFile;
 use pmc_node_files::directory::{PeerAnswer, PeerRequest};
 use pmc_node_files::offer::{self, Known};
+use pmc_system::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use pmc_system::clock;
 use pmc_wire::command::Call;
 use pmc_wire::peers::{self, ToAgent, ToJob};
 
@@ -142,7 +146,7 @@ impl Peers {
             Some(PeerAnswer::Source { number, addresses }) => {
                 if let Some(job) = state.asked.get(&number) {
                     // A job that does not wait any more says so itself.
-                    let _ = job.send(addresses);
+                    job.send(addresses);
                 }
             }
             Some(PeerAnswer::Again) => {
@@ -176,6 +180,9 @@ impl Peers {
 
     /// Listens for other nodes. Returns the addresses at which they find this one; none if it cannot.
     fn listen(self: &Arc<Self>, state: &mut State) -> Vec<String> {
+        if pmc_system::is_simulated() {
+            return vec![self.name.clone()];
+        }
         if state.server.is_none() {
             let own = Arc::downgrade(self);
             let find = move |key: &str| own.upgrade()?.find(key);
@@ -308,7 +315,9 @@ impl Peers {
             number: asked.number,
             key: key.to_owned(),
         };
-        let mut answer = match self.say(&request).then(|| asked.source(job, key, into)) {
+        let is_there = || !has_gone(job);
+        let fetch = |address: &str| asked.fetch(address, into, &is_there);
+        let mut answer = match self.say(&request).then(|| asked.source(&is_there, &fetch)) {
             Some(Some(bytes)) => ToJob::Got { bytes },
             Some(None) | None => ToJob::Fetch,
         };
@@ -386,7 +395,7 @@ struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     fn new(peers: &'a Peers, key: &str) -> Self {
-        let (sender, answers) = channel();
+        let (sender, answers) = unbounded();
         let mut state = peers.state();
         state.last_number += 1;
         let number = state.last_number;
@@ -400,21 +409,24 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// Waits for the entry on another node and gets it from there. Returns its bytes, or `None` if the job is
-    /// to fetch it.
-    fn source(&self, job: &UnixStream, key: &str, into: &Path) -> Option<u64> {
-        let is_there = || !has_gone(job);
+    /// Waits for the entry on another node and gets it with `fetch` from an address there. Returns its bytes,
+    /// or `None` if the job is to fetch it.
+    fn source(
+        &self,
+        is_there: &dyn Fn() -> bool,
+        fetch: &dyn Fn(&str) -> Result<u64, GetError>,
+    ) -> Option<u64> {
         for _ in 0..MAX_SOURCES {
-            let addresses = self.wait(&is_there)?;
+            let addresses = self.wait(is_there)?;
             let silent = &self.peers.silent;
             for address in addresses.iter().filter(|address| !silent.has(address)) {
-                match self.fetch(address, key, into, &is_there) {
+                match fetch(address) {
                     Ok(bytes) => return Some(bytes),
                     Err(error) => {
                         if let GetError::Peer(pmc_link::PeerError::System(error)) = &error {
                             silent.note(address, error);
                         }
-                        tracing::debug!("Getting {key} from {address}: {error}");
+                        tracing::debug!("Getting {} from {address}: {error}", self.key);
                     }
                 }
             }
@@ -427,8 +439,8 @@ impl<'a> Asked<'a> {
 
     /// Waits until the master says who has the entry. `None` if the job is to fetch it.
     fn wait(&self, is_there: &dyn Fn() -> bool) -> Option<Vec<String>> {
-        let end = Instant::now() + MAX_WAIT;
-        while Instant::now() < end && is_there() {
+        let end = clock::now() + MAX_WAIT;
+        while clock::now() < end && is_there() {
             match self.answers.recv_timeout(LOOK_INTERVAL) {
                 Ok(addresses) => return Some(addresses).filter(|addresses| !addresses.is_empty()),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -439,18 +451,12 @@ impl<'a> Asked<'a> {
         None
     }
 
-    fn fetch(
-        &self,
-        address: &str,
-        key: &str,
-        into: &Path,
-        is_there: &dyn Fn() -> bool,
-    ) -> Result<u64, GetError> {
+    fn fetch(&self, address: &str, into: &Path, is_there: &dyn Fn() -> bool) -> Result<u64, GetError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
         let mut file = pmc_files::open_for_writing(into, flags, 0o666)?;
         let copy = file.try_clone()?;
         let grows = |growing: Growing| self.give_on(&copy, growing);
-        let bytes = pmc_link::fetch(&self.peers.key, address, key, &mut file, is_there, &grows)?;
+        let bytes = pmc_link::fetch(&self.peers.key, address, &self.key, &mut file, is_there, &grows)?;
         bytes.ok_or(GetError::Missing)
     }
 

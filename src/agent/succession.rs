@@ -21,6 +21,8 @@ use pmc_batch::status::{BatchHost, batch_host, batch_host_query};
 use pmc_batch::{BatchJob, Scheduler};
 
 use crate::transport::agents::NUMBER_VARIABLE;
+#[cfg(feature = "simulated")]
+use crate::worker::simulated::host;
 
 /// How long an agent has been without a master before it asks. It is less than the lease.
 const FIRST_ASK: Duration = Duration::from_secs(15);
@@ -66,6 +68,12 @@ impl Succession {
     /// Returns what an agent with this environment can do for the run of a DAG. `None` outside of a job of
     /// Slurm, and for runs that nothing supervises.
     pub(super) fn new(environment: &[(OsString, OsString)], dag: &Path) -> Option<Self> {
+        #[cfg(feature = "simulated")]
+        if let Some(host) = host() {
+            let (number, node) = host.0.succession()?;
+            let job = BatchJob::new(Scheduler::Slurm, "1")?;
+            return Some(Self::on_node(job, node, number, dag, PathBuf::new()));
+        }
         let value = |name: &str| {
             let (_, value) = environment.iter().find(|(key, _)| key == name)?;
             value.to_str().map(str::to_owned)
@@ -140,6 +148,11 @@ impl Succession {
 
     fn ask(&self) -> Option<Receiver<Option<BatchHost>>> {
         let (sender, receiver) = channel();
+        #[cfg(feature = "simulated")]
+        if let Some(host) = host() {
+            let _ = sender.send(host.0.batch_host());
+            return Some(receiver);
+        }
         let words = batch_host_query(&self.job);
         let thread = std::thread::Builder::new().name("batch".to_owned());
         let asked = thread.spawn(move || {
@@ -151,6 +164,10 @@ impl Succession {
 
     /// Starts the master as a step of its own: it must outlive the step of this agent.
     fn start(&self) {
+        #[cfg(feature = "simulated")]
+        if let Some(host) = host() {
+            return host.0.start_successor();
+        }
         let base = output_pattern(&self.dag.with_extension(""));
         let mut words = srun::words(1, std::slice::from_ref(&self.node));
         words.extend([

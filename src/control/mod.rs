@@ -9,6 +9,8 @@
 mod read_ahead;
 mod redirect;
 mod server;
+#[cfg(feature = "simulated")]
+pub(crate) mod simulated;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

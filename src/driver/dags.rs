@@ -1,6 +1,7 @@
 //! The DAGs of a run: its own one, and those that have joined it. Tasks have numbers over all of them.
 
 use pmc_dag::TaskId;
+use pmc_system::planted::{Planted, is_planted};
 
 use super::dag_run::DagRun;
 use super::subworkflows::Joined;
@@ -83,6 +84,9 @@ impl Dags {
     /// Writes pending records of all rescue files.
     pub(super) fn flush_rescue(&mut self) -> Result<(), LogError> {
         self.root.logs.flush_rescue()?;
+        if is_planted(Planted::OwnRescueOnly) {
+            return Ok(());
+        }
         for at in &self.dirty {
             if let Some(joined) = &mut self.joined[*at] {
                 joined.run.logs.flush_rescue()?;

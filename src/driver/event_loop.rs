@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use monitord_compat::run_end::DrainedBy;
 use pmc_system::clock;
+use pmc_system::planted::{Planted, is_planted};
 use signal_hook::consts::{SIGTERM, SIGUSR1};
 
 use super::conclusion::End;
@@ -389,7 +390,10 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.rests.rest(run, task)?;
         }
         self.bad_hosts.judge(run)?;
-        exit.into_iter().for_each(|exit| run.abort_with(exit));
+        if is_planted(Planted::EarlyEnd) {
+            self.tell_ends();
+        }
+        exit.into_iter().for_each(|exit| self.run.abort_with(exit));
         Ok(())
     }
 

@@ -49,6 +49,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pmc_dag::TaskId;
+use pmc_system::clock;
 use rustc_hash::FxHashSet;
 
 pub use error::RunError;
@@ -343,7 +344,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             left: summary.tasks - summary.done,
             saved: self.run.notices.saved,
             lost_nodes,
-            seconds: self.begin.at.elapsed().as_secs(),
+            seconds: clock::elapsed(self.begin.at).as_secs(),
         }
     }
 

@@ -131,7 +131,12 @@ pub(super) fn serve(
     (options, batch_job): (&Options, Option<&BatchJob>),
     interrupt: &Interrupt,
 ) -> Option<Server> {
-    if !has_lock || pmc_system::is_simulated() {
+    #[cfg(feature = "simulated")]
+    if pmc_system::is_simulated() {
+        crate::control::simulated::open(control, interrupt);
+        return None;
+    }
+    if !has_lock {
         return None;
     }
     let place = Place {

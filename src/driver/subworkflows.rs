@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use pmc_dag::{Dag, TaskId};
 use pmc_files::OFlags;
 use pmc_system::clock;
+use pmc_system::planted::{Planted, is_planted};
 use signal_hook::consts::SIGKILL;
 
 use self::earlier::EarlierRescue;
@@ -147,7 +148,9 @@ impl Subworkflows {
     fn next(&mut self) -> Option<Order> {
         let is_free = |order: &Order| {
             let dag = order.options.dag.as_os_str().as_bytes();
-            self.has_room(order.depth) && !self.killed.values().any(|killed| killed.dag == dag)
+            let mut killed = self.killed.values();
+            let awaits_earlier = killed.any(|killed| killed.dag == dag) && !is_planted(Planted::EarlyJoin);
+            self.has_room(order.depth) && !awaits_earlier
         };
         let at = self.waiting.iter().position(is_free)?;
         self.waiting.remove(at)
@@ -409,6 +412,9 @@ impl Subworkflows {
             submit.0
         );
         let dag = dag.unwrap_or_default();
+        if is_planted(Planted::EarlierGoesOn) {
+            return;
+        }
         self.killed.insert((from, submit), Killed { dag, task });
         run.signal(from, submit, SIGKILL);
     }

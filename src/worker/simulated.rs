@@ -1,8 +1,11 @@
 //! Workers whose tasks are those of a simulation: the loop, its messages and its signals are the real ones.
 
+use std::cell::RefCell;
+use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use pmc_batch::status::BatchHost;
 use pmc_system::clock;
 use pmc_system::simulated::{context, park};
 
@@ -58,10 +61,62 @@ pub trait Host {
     fn leave(&self, submit: SubmitId) -> bool;
     /// The gangs of which the host is a member.
     fn memberships(&self) -> Vec<SubmitId>;
+    /// Keys of the files that a task needs, before its program starts.
+    fn inputs(&self, task: SimulatedTask) -> Vec<String>;
+    /// Begins to bring the file with a key. False if another task of the host does so.
+    fn begin_file(&self, key: &str) -> bool;
+    /// Ends that.
+    fn end_file(&self, key: &str);
+    /// Returns whether the host has the file with a key.
+    fn has_file(&self, key: &str) -> bool;
+    /// Copies a file from the host with this address. False if that does not have it.
+    ///
+    /// # Errors
+    /// It does not answer.
+    fn copy(&self, address: &str, key: &str) -> io::Result<bool>;
+    /// Fetches a file from outside of all hosts.
+    fn fetch(&self, key: &str);
+    /// A file is there that a task needs.
+    fn take_input(&self, task: SimulatedTask, key: &str);
+    /// The number of its agent and its name in the batch system, if agents may start the next master.
+    fn succession(&self) -> Option<(u32, String)>;
+    /// What the batch system says of the node of the batch script.
+    fn batch_host(&self) -> Option<BatchHost>;
+    /// Starts the next master here.
+    fn start_successor(&self);
+}
+
+/// Brings files that tasks need.
+pub(crate) trait Inputs {
+    /// Brings the files with these keys, in a thread of its own.
+    fn bring(&self, keys: Vec<String>, task: SimulatedTask);
 }
 
 /// The context of a process that is on a host: see [`pmc_system::simulated::context`].
-pub struct OnHost(pub Box<dyn Host>);
+pub struct OnHost(pub Box<dyn Host>, RefCell<Option<Box<dyn Inputs>>>);
+
+impl OnHost {
+    /// That of an agent which starts.
+    #[must_use]
+    pub fn new(host: Box<dyn Host>) -> Self {
+        Self(host, RefCell::default())
+    }
+
+    /// From now on, tasks get their files with this.
+    pub(crate) fn bring_with(&self, inputs: Box<dyn Inputs>) {
+        self.1.replace(Some(inputs));
+    }
+}
+
+/// Lets a task get its files, if it needs some.
+fn bring_inputs(host: &dyn Host, task: SimulatedTask) {
+    let keys = host.inputs(task);
+    if let Some(context) = context::<OnHost>().filter(|_| !keys.is_empty())
+        && let Some(inputs) = &*context.1.borrow()
+    {
+        inputs.bring(keys, task);
+    }
+}
 
 /// The host on which this thread is, if it is one of a simulation.
 pub(crate) fn host() -> Option<Rc<OnHost>> {
@@ -116,6 +171,7 @@ fn run<T: WorkerTransport>(
     }
     let (process, begun) = (host.start(rank, task), clock::now());
     current.begin_simulated();
+    bring_inputs(host, process);
     let mut aborted_at = None;
     let end = loop {
         messages.poll();

@@ -1,6 +1,7 @@
 //! The agent's side: one connection at a time, which the caller makes anew.
 
 mod connection;
+pub(crate) mod crowd;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -237,18 +238,18 @@ impl Client {
     /// # Errors
     /// The system refused what it needs.
     pub fn new(link: Arc<Link>) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()?;
-        Ok(Self {
-            runtime: Arc::new(runtime),
+        Ok(Self::with_runtime(runtime()?, link))
+    }
+
+    fn with_runtime(runtime: Arc<tokio::runtime::Runtime>, link: Arc<Link>) -> Self {
+        Self {
+            runtime,
             link,
             reached_at: Mutex::default(),
             until: Mutex::default(),
             stop: Arc::default(),
             silent: SilentAddresses::default(),
-        })
+        }
     }
 
     /// Returns what ends an attempt to connect.
@@ -500,6 +501,12 @@ impl Client {
         state.frames = Some(sender);
         Ok(frames)
     }
+}
+
+/// What runs connections, in the thread that waits for them.
+fn runtime() -> io::Result<Arc<tokio::runtime::Runtime>> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_io().enable_time().build().map(Arc::new)
 }
 
 #[cfg(feature = "simulated")]

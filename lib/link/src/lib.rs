@@ -34,6 +34,8 @@ mod simulated;
 mod stream;
 mod unauthenticated;
 
+#[doc(hidden)]
+pub use client::crowd::{CrowdAgent, Member, run_crowd};
 pub use client::{Agent, Carry, Client, Closed, ConnectError, Connection, Link};
 pub use command::{Callers, Calls, Commands, Gang, Handle, OpenSocket, Route, Running};
 pub use endpoint::{Endpoint, EndpointError, VERSION};

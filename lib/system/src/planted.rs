@@ -58,11 +58,29 @@ pub enum Planted {
     NotHeldBack,
     /// A task that has saved itself has failed.
     SavedIsFailure,
+    /// Rescue records of sub-workflows and guests are not written before tasks start that rely on them.
+    OwnRescueOnly,
+    /// A sub-workflow ends before its files are closed.
+    OpenSubworkflow,
+    /// What an earlier master had begun of a sub-workflow or guest goes on.
+    EarlierGoesOn,
+    /// A sub-workflow or guest joins before that has ended.
+    EarlyJoin,
+    /// Tasks are accepted that are not in the DAG file.
+    LostAddition,
+    /// An addition that was cut off stays in the DAG file.
+    TornAddition,
+    /// Tools hear of an end before its rescue record is written.
+    EarlyEnd,
+    /// A list of agents counts as complete although a loss of power may have taken its last lines.
+    CompleteList,
+    /// The master does not hear that a host has got a file.
+    UnsaidFile,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 36] = [
         Self::SameEpoch,
         Self::LateMessages,
         Self::TornLogs,
@@ -90,6 +108,15 @@ impl Planted {
         Self::ForgottenMember,
         Self::NotHeldBack,
         Self::SavedIsFailure,
+        Self::OwnRescueOnly,
+        Self::OpenSubworkflow,
+        Self::EarlierGoesOn,
+        Self::EarlyJoin,
+        Self::LostAddition,
+        Self::TornAddition,
+        Self::EarlyEnd,
+        Self::CompleteList,
+        Self::UnsaidFile,
     ];
 }
 

@@ -192,13 +192,13 @@ pub fn context<T: 'static>() -> Option<Rc<T>> {
     context.downcast().ok()
 }
 
-/// How often the host of the process that runs has lost its power.
+/// A number for the system of the process that runs: another one on each host, and after each loss of power.
 #[must_use]
-pub fn boots() -> Option<u32> {
+pub fn running_system() -> Option<u32> {
     with(|state| {
         let thread = state.current?;
-        let process = state.threads[&thread].process;
-        Some(state.network.boots(state.processes[&process].host))
+        let host = state.processes[&state.threads[&thread].process].host;
+        Some(((host.0 + 1) << 16) | state.network.boots(host))
     })
     .flatten()
 }

@@ -8,6 +8,7 @@ use pmc_control::{Answer, NewTask};
 use pmc_dag::write::{TaskLine, comment, task as write_task};
 use pmc_dag::{Dag, TaskId, growth, reason};
 use pmc_system::disk;
+use pmc_system::planted::{Planted, is_planted};
 use rustc_hash::FxHashMap;
 
 use super::{Run, RunError, Serving};
@@ -61,13 +62,17 @@ impl Serving {
             Ok(addition) => addition,
             Err(refusal) => return Ok(Answer::Refused(refusal.to_string())),
         };
-        if let Err(error) = disk::write_all(&self.file, addition.text.as_bytes()) {
+        let text = match is_planted(Planted::LostAddition) {
+            true => "",
+            false => &addition.text,
+        };
+        if let Err(error) = disk::write_all(&self.file, text.as_bytes()) {
             // What is there of them would be completed by the next ones.
             let cut = disk::set_len(&self.file, self.length);
             cut.map_err(|error| RunError::system("Unable to write the DAG file", error))?;
             return Ok(Answer::Refused(Refusal::Write(error).to_string()));
         }
-        self.length += addition.text.len() as u64;
+        self.length += text.len() as u64;
         if let Some(syncer) = &run.syncer {
             syncer.note_other(&self.dag, &self.file, None, BTreeSet::new())?;
         }

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::time::Duration;
 
 use pmc_dag::rescue::DoneSet;
 use pmc_dag::{Stdin, TaskId};
+use pmc_system::channel::{Receiver, Sender, unbounded};
+use pmc_system::thread::{self, JoinHandle};
 
 use super::Refusal;
 use crate::driver::dag_run::DagRun;
@@ -92,11 +93,10 @@ pub(super) struct Loader {
 impl Loader {
     /// Starts the thread. It calls `wake` after each answer.
     pub(super) fn start(wake: Arc<dyn Fn() + Send + Sync>) -> io::Result<Self> {
-        let (orders, received) = channel();
+        let (orders, received) = unbounded();
         let answers = Arc::default();
         let to = Arc::clone(&answers);
-        let thread = std::thread::Builder::new().name("sub-workflows".to_owned());
-        let thread = thread.spawn(move || serve(&received, &to, &*wake))?;
+        let thread = thread::spawn("sub-workflows", move || serve(&received, &to, &*wake))?;
         Ok(Self {
             orders: Some(orders),
             answers,
@@ -107,7 +107,7 @@ impl Loader {
     pub(super) fn load(&self, order: Order) {
         if let Some(orders) = &self.orders {
             // The thread ends only after the orders have ended.
-            let _ = orders.send(order);
+            orders.send(order);
         }
     }
 
@@ -121,14 +121,14 @@ impl Loader {
     pub(super) fn finish(mut self) -> VecDeque<Answer> {
         self.orders = None;
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            thread.join();
         }
         std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 fn serve(orders: &Receiver<Order>, answers: &Mutex<VecDeque<Answer>>, wake: &dyn Fn()) {
-    while let Ok(order) = orders.recv() {
+    while let Ok(order) = orders.recv_timeout(Duration::MAX) {
         let loaded = open(&order);
         let mut waiting = answers.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push_back((order, loaded.map(Box::new)));

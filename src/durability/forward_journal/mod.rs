@@ -137,17 +137,6 @@ fn rescue_tail(rescue: &Path, end: u64) -> io::Result<u32> {
     Ok(tail_checksum(&tail))
 }
 
-/// Returns the checksum of the boot id; 0 if it is unknown. While it is the same, nothing that was written
-/// has been lost.
-fn running_system() -> u32 {
-    #[cfg(feature = "simulated")]
-    if let Some(boots) = pmc_system::simulated::boots() {
-        return boots;
-    }
-    let name = std::fs::read("/proc/sys/kernel/random/boot_id");
-    name.map_or(0, |name| crc32fast::hash(&name))
-}
-
 impl Journal {
     /// Begins an empty journal, which replaces an old one. The first `rescue_len` bytes of the rescue file
     /// and all forwarded data must be on the disk.

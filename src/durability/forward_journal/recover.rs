@@ -12,7 +12,8 @@ use pmc_system::disk;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::format::{self, Begin, Content};
-use super::{JournalError, path_for, running_system};
+use super::{JournalError, path_for};
+use crate::host::running_system;
 use crate::durability::lock::lock_if_possible;
 use crate::options::{folder, with_suffix};
 

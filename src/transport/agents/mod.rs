@@ -292,8 +292,7 @@ impl AgentMaster {
         let Some(running) = &mut self.running else {
             return Ok(None);
         };
-        let awaited = running.reception.awaited();
-        if awaited > 0 {
+        if running.reception.awaits_earlier() {
             if !running.is_late(self.options.timing) {
                 return Ok(Some(clock::now() + CHECK_INTERVAL));
             }
@@ -485,7 +484,7 @@ impl Membership for AgentMaster {
             let table = running.reception.table();
             let slots: usize = table.present().map(|agent| agent.ranks.len()).sum();
             let awaits_earlier = !is_planted(Planted::NoWaitForEarlier)
-                && running.reception.awaited() > 0
+                && running.reception.awaits_earlier()
                 && !running.is_late(self.options.timing);
             (registered as usize >= slots || is_planted(Planted::EarlyAgents)) && !awaits_earlier
         })

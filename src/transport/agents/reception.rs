@@ -179,6 +179,12 @@ impl Reception {
         self.roster().1.agents.len()
     }
 
+    /// True if there may be agents of an earlier master that have not come back.
+    pub(super) fn awaits_earlier(&self) -> bool {
+        let roster = self.roster();
+        !roster.1.agents.is_empty() || roster.1.is_incomplete
+    }
+
     /// Numbers of those of them that a master has started.
     pub(super) fn awaited_numbers(&self) -> BTreeSet<u32> {
         self.roster().1.numbers()
@@ -191,6 +197,9 @@ impl Reception {
         for (session, host) in earlier.agents {
             self.notice(format!("The agent on {host} has not come back"));
             note(roster.0.gone(session));
+        }
+        if earlier.is_incomplete {
+            note(roster.0.begin());
         }
     }
 

@@ -3,6 +3,10 @@
 //! A line for each agent that joins (`JOIN EPOCH SESSION FIRST-RANK SLOTS HOST`) and for each that is gone
 //! (`GONE EPOCH SESSION`). After the first of these lines of an agent that a master has started, there is its
 //! number (`NUMBER EPOCH SESSION NUMBER`). A run that ends in order removes the file.
+//!
+//! Only the first line of a master that knows of all agents is synced: `MASTER EPOCH SYSTEM`. If the last such
+//! line is that of another running system, a host may have lost its power, and the list its last lines. Then
+//! there may be agents that it lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -16,6 +20,9 @@ use pmc_files::OFlags;
 use pmc_link::SessionId;
 use pmc_system::disk;
 use pmc_system::planted::{Planted, is_planted};
+
+use crate::host::running_system;
+use crate::options::folder;
 
 /// Epoch and number of a session.
 pub(super) type SessionName = (u64, SessionId);
@@ -35,6 +42,10 @@ pub(super) struct Earlier {
     numbers: BTreeMap<SessionName, u32>,
     /// The highest rank that was given to an agent.
     pub(super) last_rank: u32,
+    /// The running system of the last master that knew of all agents.
+    system: Option<u32>,
+    /// There may be agents that the list lacks.
+    pub(super) is_incomplete: bool,
 }
 
 /// The open file.
@@ -67,6 +78,10 @@ impl Earlier {
             let (Some(epoch), Some(session)) = (number(), number()) else {
                 continue;
             };
+            if kind == Some("MASTER") {
+                earlier.system = u32::try_from(session).ok();
+                continue;
+            }
             match (kind, number(), number(), words.next()) {
                 (Some("JOIN"), Some(first), Some(slots), Some(host)) => {
                     let last = first.saturating_add(slots).saturating_sub(1);
@@ -112,17 +127,31 @@ impl Roster {
             return Err(io::Error::other("the list belongs to another user: remove it"));
         }
         let bytes = pmc_files::read_rest(&file, MAX_ROSTER)?;
-        let earlier = Earlier::read(&String::from_utf8_lossy(&bytes));
+        let mut earlier = Earlier::read(&String::from_utf8_lossy(&bytes));
         // An earlier master may have left a part of a line.
         let torn = file.metadata()?.len() > 0;
         let path = path.to_owned();
-        let roster = Self {
+        let mut roster = Self {
             path,
             file,
             epoch,
             torn,
         };
+        let system = Some(running_system()).filter(|system| *system != 0);
+        let is_complete = system.is_some() && earlier.system == system;
+        earlier.is_incomplete = torn && !is_complete && !is_planted(Planted::CompleteList);
+        if !earlier.is_incomplete {
+            roster.begin()?;
+        }
         Ok((roster, earlier))
+    }
+
+    /// Writes that this master knows of all agents. From now on, the list lacks none, unless the host loses
+    /// its power.
+    pub(super) fn begin(&mut self) -> io::Result<()> {
+        self.append(&format!("MASTER {} {}\n", self.epoch, running_system()))?;
+        disk::sync_data(&self.file)?;
+        disk::sync_folder(folder(&self.path))
     }
 
     /// Writes that an agent has joined. After an error the list may or may not have it.
@@ -182,6 +211,24 @@ mod tests {
         for cut in 0..text.len() {
             let _ = Earlier::read(&text[..cut]);
         }
+    }
+
+    #[test]
+    fn the_list_of_another_system_may_lack_agents() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.dag.agents");
+        let open = |epoch| Roster::open(&path, epoch).unwrap();
+        assert!(!open(1).1.is_incomplete, "there was no master before");
+        assert!(!open(2).1.is_incomplete, "this system has written all of it");
+        std::fs::write(&path, format!("MASTER 2 {}\n", running_system() ^ 1)).unwrap();
+        let (mut roster, earlier) = open(3);
+        assert!(earlier.is_incomplete);
+        // It was killed before it knew of all.
+        assert!(open(4).1.is_incomplete);
+        roster.begin().unwrap();
+        assert!(!open(5).1.is_incomplete);
+        std::fs::write(&path, "JOIN 1 1 1 4 n1\n").unwrap();
+        assert!(open(6).1.is_incomplete, "that of a version before this line");
     }
 
     #[test]

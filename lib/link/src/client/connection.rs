@@ -80,11 +80,13 @@ impl Connection {
     }
 }
 
-struct SessionSocket<'a> {
-    link: &'a Link,
-    agent: &'a mut dyn Agent,
-    next_beat: Duration,
-    asked: bool,
+/// What a connection has to do besides reading frames.
+pub(super) struct SessionSocket<'a> {
+    pub(super) link: &'a Link,
+    pub(super) agent: &'a mut dyn Agent,
+    pub(super) next_beat: Duration,
+    /// The agent has asked to close the connection.
+    pub(super) asked: bool,
 }
 
 impl FrameHandler for SessionSocket<'_> {

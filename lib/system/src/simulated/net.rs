@@ -125,6 +125,12 @@ pub fn set_power(host: HostId, is_on: bool) {
     });
 }
 
+/// Returns whether a host has power.
+#[must_use]
+pub fn is_on(host: HostId) -> bool {
+    with(|state| !state.network.off.contains(&host)).unwrap_or(false)
+}
+
 /// Breaks all connections between two hosts, as a device on the way can.
 pub fn reset(a: HostId, b: HostId) {
     let broken = with(|state| {
