@@ -136,12 +136,19 @@ impl Bench {
         let once = || {
             let _ = std::fs::remove_file(&begun);
             let start = SystemTime::now();
-            run(&agents(AGENTS, 1), &dag, &["--start-with", &number, "--skip-rescue"]);
+            run(
+                &agents(AGENTS, 1),
+                &dag,
+                &["--start-with", &number, "--skip-rescue"],
+            );
             let at = std::fs::metadata(&begun).and_then(|data| data.modified());
             at.ok().and_then(|at| at.duration_since(start).ok())
         };
         let least = (0..ROUNDS).filter_map(|_| once()).min().unwrap_or_default();
-        format!("{:.1} s until all have joined; the bar is 5 s", least.as_secs_f64())
+        format!(
+            "{:.1} s until all have joined; the bar is 5 s",
+            least.as_secs_f64()
+        )
     }
 
     fn independent_mpi(&self) -> String {
@@ -406,7 +413,9 @@ fn agent(slots: usize) -> Vec<String> {
 fn agents(agents: usize, slots: usize) -> Vec<String> {
     let program = testutils::programs::path("pegasus-mpi-cluster");
     let (agents, slots) = (agents.to_string(), slots.to_string());
-    let words = [program, "--agents", &agents, "--launch", "local", "--slots", &slots];
+    let words = [
+        program, "--agents", &agents, "--launch", "local", "--slots", &slots,
+    ];
     words.map(str::to_owned).to_vec()
 }
 

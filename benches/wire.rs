@@ -60,7 +60,9 @@ fn main() {
     };
     for agents in [100, 1_000, 10_000] {
         let what = format!("{agents} agents");
-        line(&what, &|| Measured::of(agents, tasks, Duration::ZERO, Files::None).rate());
+        line(&what, &|| {
+            Measured::of(agents, tasks, Duration::ZERO, Files::None).rate()
+        });
     }
     line("1000 agents, rescue file and logs", &|| {
         Measured::of(1_000, tasks, Duration::ZERO, Files::All).rate()
@@ -161,9 +163,7 @@ impl Measured {
             .master
             .iter()
             .filter(|(_, [user, system])| micros(user + system) > 0.05)
-            .map(|(name, [user, system])| {
-                format!("{name} {:.2} + {:.2}", micros(*user), micros(*system))
-            })
+            .map(|(name, [user, system])| format!("{name} {:.2} + {:.2}", micros(*user), micros(*system)))
             .collect();
         format!(
             "{rate:>8.0} tasks/s (bar 200,000); CPU time of a task in us, user + system: master {}; agents {:.2} + \
@@ -189,7 +189,10 @@ impl Measured {
 /// CPU time of the threads of this process so far.
 fn threads() -> Threads {
     let mut all = Threads::new();
-    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let tasks = std::fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten();
     for task in tasks {
         let read = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
         let (name, stat) = (read("comm").trim().to_owned(), read("stat"));

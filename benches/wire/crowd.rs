@@ -8,9 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
-use pegasus_mpi_cluster::internals::{
-    SubmitId, TaskResult, ToMaster, ToWorker, agent_messages as messages,
-};
+use pegasus_mpi_cluster::internals::{SubmitId, TaskResult, ToMaster, ToWorker, agent_messages as messages};
 use pegasus_mpi_cluster::{Outcome, Rank, Registration};
 use pmc_link::{Agent, CrowdAgent, Endpoint, Link, Member, Timing, run_crowd};
 
@@ -41,8 +39,18 @@ pub struct Order {
 impl Order {
     /// Gives the order to a process.
     pub fn tell(&self, command: &mut Command) {
-        let Self { first, end, slots, time, .. } = self;
-        let words = format!("{first} {end} {slots} {} {}", time.as_millis(), self.endpoint.display());
+        let Self {
+            first,
+            end,
+            slots,
+            time,
+            ..
+        } = self;
+        let words = format!(
+            "{first} {end} {slots} {} {}",
+            time.as_millis(),
+            self.endpoint.display()
+        );
         command.env(VARIABLE, words);
     }
 
@@ -81,7 +89,10 @@ impl Sums {
         let mut words = printed.split_whitespace().map(|word| word.parse::<f64>());
         let sums = [&mut self.user, &mut self.system, &mut self.busy, &mut self.idle];
         for sum in sums {
-            *sum += words.next().and_then(Result::ok).expect("the process says what it has done");
+            *sum += words
+                .next()
+                .and_then(Result::ok)
+                .expect("the process says what it has done");
         }
     }
 }
@@ -211,7 +222,9 @@ impl Timer {
                     due = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
                 Some(_) => {
-                    let Some(Reverse((_, rank))) = due.tasks.pop() else { continue };
+                    let Some(Reverse((_, rank))) = due.tasks.pop() else {
+                        continue;
+                    };
                     let (link, slot) = due.slots[&rank].clone();
                     due.busy += due.time;
                     let mut slot = lock(&slot);
@@ -238,7 +251,8 @@ impl CrowdAgent for InstantAgent {
             let slot = Arc::new(Mutex::new(Slot::default()));
             let mut due = self.timer.due();
             due.time = self.time;
-            due.slots.insert(rank, (Arc::clone(&self.link), Arc::clone(&slot)));
+            due.slots
+                .insert(rank, (Arc::clone(&self.link), Arc::clone(&slot)));
             self.slots.push(slot);
             say(&self.link, rank, &ToMaster::Register(self.registration()));
         }
@@ -286,7 +300,10 @@ impl InstantAgent {
         let mut slot = lock(self.slot(rank));
         slot.given.push_back(submit);
         if slot.given.len() == 1 {
-            let idle = slot.idle_since.take().map_or(Duration::ZERO, |since| since.elapsed());
+            let idle = slot
+                .idle_since
+                .take()
+                .map_or(Duration::ZERO, |since| since.elapsed());
             drop(slot);
             self.timer.begin(rank, idle);
         }

@@ -151,12 +151,14 @@ pub(crate) fn check_end(
     let feasible = plan.feasible();
     for home in plan.homes() {
         let is_guest = matches!(plan.kind(home), Some(PartKind::Guest { .. }));
+        let is_subworkflow = matches!(plan.kind(home), Some(PartKind::Subworkflow { .. }));
         let around = plan.guest_around(home);
         let dag = Ended {
             folder: Plan::folder(folder, home),
             tasks: plan.tasks.iter().filter(|task| plan.home(task) == home).collect(),
             feasible: feasible.clone(),
-            is_complete: around.is_none_or(&is_complete),
+            // If a sub-workflow is done, a loss of power may have taken what its own rescue file said.
+            is_complete: around.is_none_or(&is_complete) && !(is_subworkflow && allowed.power_loss),
             allowed,
         };
         let shown = |wrong: String| match home {
@@ -170,9 +172,9 @@ pub(crate) fn check_end(
         let left = if home == 0 {
             &["x.dag.rescue.journal", "x.dag.endpoint", "x.dag.agents"][..]
         } else if is_guest {
-            &["x.dag.rescue.journal", "x.dag.host"]
+            &["x.dag.rescue.journal", "x.dag.host"][..]
         } else {
-            &["x.dag.rescue.journal"]
+            &["x.dag.rescue.journal"][..]
         };
         for left in left.iter().filter(|_| dag.is_complete) {
             if dag.folder.join(left).exists() && !(*left == "x.dag.agents" && allowed.leaves_agents) {

@@ -13,7 +13,14 @@ use crate::world::{MASTER_HOST, Master, host_id, host_name, later, master_host, 
 
 /// Cuts a host off from all where a master is or may be, or repairs that.
 fn cut(host: usize, way: Way, is_cut: bool) {
-    let hosts = with(|world| if world.plan.succession { world.nodes.len() } else { 0 }).unwrap_or(0);
+    let hosts = with(|world| {
+        if world.plan.succession {
+            world.nodes.len()
+        } else {
+            0
+        }
+    })
+    .unwrap_or(0);
     let others = (0..hosts).filter(|other| *other != host).map(host_id);
     let host = host_id(host);
     for other in others.chain([MASTER_HOST]) {

@@ -137,7 +137,9 @@ impl Host for Machine {
         let known = with(|world| {
             let is_known = world.batch_knows_at.is_some_and(|at| now() >= at);
             let nodes = world.nodes.iter().enumerate();
-            let nodes = nodes.filter(|(_, node)| node.is_on).map(|(host, _)| host_name(host));
+            let nodes = nodes
+                .filter(|(_, node)| node.is_on)
+                .map(|(host, _)| host_name(host));
             let first = Some(FIRST_NODE.to_owned()).filter(|_| !is_known);
             first.into_iter().chain(nodes).collect()
         });

@@ -5,15 +5,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pegasus_mpi_cluster::{
-    AgentOptions, AgentRun, Interrupt, Options, RunError, RunEvent, RunSummary, Serve, Stdio, Target, WorkerOptions,
-    WorkerSettings, run_with_agents,
-};
 use pegasus_mpi_cluster::simulated::Tools;
+use pegasus_mpi_cluster::{
+    AgentOptions, AgentRun, Interrupt, Options, RunError, RunEvent, RunSummary, Serve, Stdio, Target,
+    WorkerOptions, WorkerSettings, run_with_agents,
+};
 use pmc_link::{Listen, Timing};
 use pmc_system::simulated::{self as system, net};
 
 use crate::checks;
+use crate::parts::PartKind;
 use crate::plan::Plan;
 use crate::world::{
     LONG, MASTER_HOST, Master, World, find, host_id, host_name, later, master_host, note, now, with,
@@ -48,8 +49,7 @@ pub(crate) fn start_master() {
                 let task = String::from_utf8_lossy(task).into_owned();
                 note(|| format!("master: {task} is lost"));
                 // What is of other DAGs is ended if a master dies.
-                if with(|world| world.plan.costs_no_attempt() && is_adopted(&world.plan, &task))
-                    == Some(true)
+                if with(|world| world.plan.costs_no_attempt() && is_adopted(&world.plan, &task)) == Some(true)
                 {
                     find(format!(
                         "{task} is lost, although nothing was wrong but the master"
@@ -88,7 +88,8 @@ fn master_ended(ended: &Result<RunSummary, RunError>) {
             let process = system::current_process();
             let may_end = with(|world| {
                 let is_drained = std::mem::take(&mut world.is_drained);
-                world.users.ended = process.filter(|_| ends_by_itself && !is_drained && !world.has_failed_disk);
+                world.users.ended =
+                    process.filter(|_| ends_by_itself && !is_drained && !world.has_failed_disk);
                 let awaits_tasks = !world.users.have_added_all(&world.plan);
                 world.has_failed_disk || is_drained || world.plan.wall > 0 || awaits_tasks
             });
@@ -152,7 +153,9 @@ pub(crate) fn master_loses_power() {
     let millis = system::random(|random| 5_000 + random.below(60_000)).unwrap_or(0);
     let known = with(|world| {
         world.allowed.power_loss = true;
-        world.batch_knows_at.get_or_insert(now() + Duration::from_millis(millis));
+        world
+            .batch_knows_at
+            .get_or_insert(now() + Duration::from_millis(millis));
         let master = match std::mem::replace(&mut world.master, Master::IsDead) {
             Master::Runs(process) => Some(process),
             ended => {
@@ -162,7 +165,9 @@ pub(crate) fn master_loses_power() {
         };
         (Rc::clone(&world.disk), world.folder.clone(), master)
     });
-    let Some((disk, folder, master)) = known else { return };
+    let Some((disk, folder, master)) = known else {
+        return;
+    };
     master.into_iter().for_each(system::kill);
     disk.lose_power(&folder);
     if with(|world| world.plan.succession) == Some(true) {
@@ -200,17 +205,36 @@ impl World {
     /// can be.
     fn count_done(&self) -> (usize, usize) {
         let feasible = self.plan.feasible();
-        let homes = self.plan.homes().filter(|home| self.plan.guest_around(*home).is_none());
+        let homes = self
+            .plan
+            .homes()
+            .filter(|home| self.plan.guest_around(*home).is_none());
         let (mut done, mut can_be) = (0, 0);
         for home in homes {
             let rescued = checks::rescued(&Plan::folder(&self.folder, home));
+            let is_lost = self.allowed.power_loss && self.is_done_around(home);
             let tasks = self.plan.tasks.iter().filter(|task| self.plan.home(task) == home);
             for task in tasks.filter(|task| feasible.contains(&task.number)) {
                 can_be += 1;
-                done += usize::from(rescued.contains(task.name().as_bytes()));
+                done += usize::from(is_lost || rescued.contains(task.name().as_bytes()));
             }
         }
         (done, can_be)
+    }
+}
+
+impl World {
+    /// True if a DAG is that of a sub-workflow which is done: then a loss of power may have taken what its own
+    /// rescue file said.
+    fn is_done_around(&self, home: u32) -> bool {
+        let Some(PartKind::Subworkflow { task, .. }) = self.plan.kind(home) else {
+            return false;
+        };
+        let task = self.plan.tasks.iter().find(|known| known.number == task);
+        task.is_some_and(|task| {
+            let around = Plan::folder(&self.folder, self.plan.home(task));
+            checks::rescued(&around).contains(task.name().as_bytes())
+        })
     }
 }
 

@@ -129,7 +129,8 @@ impl Plan {
     pub fn feasible(&self) -> BTreeSet<u32> {
         let mut feasible = BTreeSet::new();
         loop {
-            let all = |mut tasks: std::vec::IntoIter<&Task>| tasks.all(|task| feasible.contains(&task.number));
+            let all =
+                |mut tasks: std::vec::IntoIter<&Task>| tasks.all(|task| feasible.contains(&task.number));
             let is_new = |task: &&Task| {
                 let inside = self.subworkflow(task.number);
                 let inside = inside.map(|(part, _)| self.tasks_of(part).collect());

@@ -353,7 +353,10 @@ impl Plan {
         self.succession = random.one_in(4);
         if self.succession && self.wall == 0 {
             for _ in 0..1 + random.below(2) {
-                let (at, kind) = (random.below(span), FaultKind::MasterOff(500 + random.below(100_000)));
+                let (at, kind) = (
+                    random.below(span),
+                    FaultKind::MasterOff(500 + random.below(100_000)),
+                );
                 self.faults.push(Fault { at, kind });
             }
         }
@@ -446,7 +449,9 @@ impl Plan {
                 inputs: Vec::new(),
             }
         };
-        (first..first + count).map(|number| task(number, random)).collect()
+        (first..first + count)
+            .map(|number| task(number, random))
+            .collect()
     }
 
     fn add_faults(&mut self, random: &mut Random, span: u64) {

@@ -18,7 +18,9 @@ use crate::masters::start_master;
 use crate::memberships::Gangs;
 use crate::plan::Plan;
 use crate::tools::{self, Users};
-use crate::world::{MASTER_HOST, Master, Node, Report, WORLD, World, disk_failed, find, now, shortened, with, wrote};
+use crate::world::{
+    MASTER_HOST, Master, Node, Report, WORLD, World, disk_failed, find, now, shortened, with, wrote,
+};
 
 /// Steps of a round, at most: more are a loop without an end.
 const MAX_STEPS: u64 = 3_000_000;

@@ -85,7 +85,9 @@ pub(crate) fn look() {
         let answers = users.asked.iter();
         let answers = answers.filter_map(|(what, asked)| Some((*what, asked.answer()?)));
         let answers: Vec<_> = answers.collect();
-        answers.iter().for_each(|(what, _)| drop(users.asked.remove(what)));
+        answers
+            .iter()
+            .for_each(|(what, _)| drop(users.asked.remove(what)));
         answers
     });
     let Some(answers) = answers else { return };
@@ -171,7 +173,9 @@ impl World {
             let is_feasible = is_feasible.is_some_and(|task| feasible.contains(&task.number));
             match end.state {
                 EndState::Done if !rescued.contains(name.as_bytes()) => {
-                    return Some(format!("a tool hears of the end of {name} before the rescue file names it"));
+                    return Some(format!(
+                        "a tool hears of the end of {name} before the rescue file names it"
+                    ));
                 }
                 EndState::Failed | EndState::NotRun if is_feasible && !self.allowed.disk_errors => {
                     return Some(format!("a tool hears that {name} is {:?}", end.state));
@@ -233,8 +237,6 @@ impl World {
         let rescued = checks::rescued(&Plan::folder(&self.folder, home));
         let feasible = self.plan.feasible();
         let mut tasks = self.plan.tasks_of(home);
-        tasks.all(|task| {
-            !feasible.contains(&task.number) || rescued.contains(task.name().as_bytes())
-        })
+        tasks.all(|task| !feasible.contains(&task.number) || rescued.contains(task.name().as_bytes()))
     }
 }

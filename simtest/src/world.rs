@@ -18,6 +18,7 @@ use crate::disk::SimulatedDisk;
 use crate::files::Files;
 use crate::gangs::NEVER;
 use crate::memberships::Gangs;
+use crate::parts::PartKind;
 use crate::plan::{Plan, SAVED, Task};
 use crate::tools::Users;
 
@@ -191,12 +192,15 @@ pub(crate) fn wrote(path: &Path, bytes: &[u8]) {
         successes.into_iter().find_map(|task| {
             let name = String::from_utf8_lossy(&task);
             if !rescued.contains(&task) {
-                return Some(format!("a log names the end of {name} before the rescue file does"));
+                return Some(format!(
+                    "a log names the end of {name} before the rescue file does"
+                ));
             }
             let number = world.plan.task(&task)?.number;
             let (inside, _) = world.plan.subworkflow(number)?;
             let inside = Plan::folder(&world.folder, inside);
-            (!checks::has_ended(&inside)).then(|| format!("{name} ends before its own log does"))
+            let has_ended = checks::has_ended(&inside) || world.allowed.power_loss;
+            (!has_ended).then(|| format!("{name} ends before its own log does"))
         })
     });
     wrong.flatten().into_iter().for_each(find);
@@ -355,12 +359,22 @@ impl World {
 
     /// Says of which task that is done, or is not done, a start must not be.
     fn starts_early(&self, task: &Task) -> Option<String> {
-        let is_done = |task: &Task| {
-            let folder = Plan::folder(&self.folder, self.plan.home(task));
-            checks::rescued(&folder).contains(task.name().as_bytes())
+        let mut read = BTreeMap::new();
+        let mut is_done = |task: &Task| {
+            let home = self.plan.home(task);
+            let rescued = read
+                .entry(home)
+                .or_insert_with(|| checks::rescued(&Plan::folder(&self.folder, home)));
+            rescued.contains(task.name().as_bytes())
         };
-        if is_done(task) {
-            return Some(format!("{} starts although the rescue file names it", task.name()));
+        // A loss of power may take the line of an addition, but not the record of its end.
+        let was_added = matches!(self.plan.kind(task.part), Some(PartKind::Addition { .. }));
+        let may_repeat = was_added && self.allowed.power_loss;
+        if !may_repeat && is_done(task) {
+            return Some(format!(
+                "{} starts although the rescue file names it",
+                task.name()
+            ));
         }
         let before = self.plan.before(task).into_iter().find(|task| !is_done(task));
         before.map(|before| {

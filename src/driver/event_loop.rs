@@ -36,6 +36,8 @@ impl<T: MasterTransport> Driver<'_, T> {
             }
             self.receive()?;
             self.answer_requests()?;
+            // Tools that wait for ends hear in time that there are none.
+            self.tell_ends();
             self.nodes.check(&mut self.run)?;
         }
         self.run.tell_end_of_time();

@@ -87,7 +87,7 @@ type Answer = (Order, Result<Box<Loaded>, Refusal>);
 pub(super) struct Loader {
     orders: Option<Sender<Order>>,
     answers: Arc<Mutex<VecDeque<Answer>>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle>,
 }
 
 impl Loader {

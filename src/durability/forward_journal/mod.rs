@@ -62,6 +62,7 @@ use pmc_system::disk;
 pub use recover::{Recovered, recover};
 
 use crate::durability::lock::lock_if_possible;
+use crate::host::running_system;
 use crate::options::{folder, with_suffix};
 use crate::payload::Payload;
 

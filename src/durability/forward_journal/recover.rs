@@ -13,8 +13,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::format::{self, Begin, Content};
 use super::{JournalError, path_for};
-use crate::host::running_system;
 use crate::durability::lock::lock_if_possible;
+use crate::host::running_system;
 use crate::options::{folder, with_suffix};
 
 /// Unit in which a file system may lose data but keep the length of the file.
