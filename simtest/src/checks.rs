@@ -30,7 +30,8 @@ pub(crate) fn successes(bytes: &[u8]) -> Vec<Vec<u8>> {
 pub(crate) fn has_ended(folder: &Path) -> bool {
     let log = std::fs::read(folder.join("jobstate.log")).unwrap_or_default();
     let last = log.trim_ascii_end().split(|byte| *byte == b'\n').next_back();
-    last.is_some_and(|line| line.windows(16).any(|part| part == b" DAGMAN_FINISHED"))
+    let words = last.map(<[u8]>::trim_ascii_end).unwrap_or_default();
+    words.split(|byte| *byte == b' ').any(|word| word == b"PMC_FINISHED" || word == b"MONITORD_FINISHED")
 }
 
 /// Which checks the faults of a round allow.
@@ -94,7 +95,9 @@ fn check_log(dag: &Ended<'_>, name: &str) -> Result<(), String> {
             }
             Event::RunEnd(_) => is_running = false,
             Event::Queued(task) => {
-                if let Some((before, _)) = open.insert(task.name.to_vec(), (task.submit_number, false)) {
+                let before = open.insert(task.name.to_vec(), (task.submit_number, false));
+                // What makes the DAG of a sub-workflow has no number.
+                if let Some((before, _)) = before.filter(|(before, _)| *before != 0) {
                     find(format!("{} is queued twice, after {before}", shown(task.name)));
                 }
                 if succeeded.contains_key(task.name) && !allowed.power_loss {

@@ -223,7 +223,7 @@ impl Plan {
             }
             _ => {}
         }
-        if random.one_in(3) {
+        if random.one_in(3) && !self.serves() {
             for _ in 0..1 + random.below(2) {
                 self.add_subworkflow(random);
             }
@@ -233,8 +233,7 @@ impl Plan {
     fn add_subworkflow(&mut self, random: &mut Random) {
         let at = random.below(self.tasks.len() as u64) as usize;
         let task = self.tasks[at].number;
-        let is_added = matches!(self.kind(self.tasks[at].part), Some(PartKind::Addition { .. }));
-        if is_added || self.subworkflow(task).is_some() {
+        if self.subworkflow(task).is_some() {
             return;
         }
         let is_prepared = random.one_in(2);

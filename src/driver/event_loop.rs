@@ -133,8 +133,8 @@ impl<T: MasterTransport> Driver<'_, T> {
         self.flush()?;
         if self.run.master.is_finished()
             && !self.subworkflows.awaits_guests()
-            && !self.requests.0.keep_the_run()
             && !self.takes_tasks()
+            && !self.requests.0.keep_the_run()
         {
             let is_over = self.run.is_stopping && self.run.master.is_cut_short();
             let end = is_over.then_some(End::Aborted(super::Aborted::WallTime));

@@ -8,6 +8,7 @@ mod adding;
 mod ends;
 
 use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -64,6 +65,14 @@ impl Serving {
             return Ok(None);
         };
         let failed = |error| RunError::system("Unable to open the DAG file for more tasks", error);
+        if dag.subdag_ids().len() > 0 {
+            // Their tasks have the numbers that the next ones need.
+            let error = io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it has sub-workflows (SUBDAG), and a run that takes tasks cannot have any",
+            );
+            return Err(failed(error));
+        }
         let flags = OFlags::WRONLY | OFlags::APPEND;
         let file = pmc_files::open_output(&options.dag, flags, 0o666).map_err(failed)?;
         let length = dag.text_len();
@@ -100,11 +109,12 @@ impl Serving {
 
     /// Returns when the run has to act for it.
     pub(super) fn next(&self) -> Option<Instant> {
-        let idle = self.idle_since.zip(self.idle_limit);
+        let idle = self.idle_since.zip(self.idle_limit).filter(|_| !self.is_stopped);
         let idle = idle.and_then(|(since, limit)| since.checked_add(limit));
         let followers = self.followers.iter().map(|follower| follower.until);
-        let last_word = self.told_at.and_then(|at| at.checked_add(LAST_WORD));
-        let last_word = last_word.filter(|_| self.is_stopped);
+        // As long as something is left to do, nobody waits for this.
+        let last_word = self.told_at.filter(|_| self.is_stopped && self.idle_since.is_some());
+        let last_word = last_word.and_then(|at| at.checked_add(LAST_WORD));
         followers.chain(idle).chain(last_word).min()
     }
 
@@ -126,7 +136,8 @@ impl Serving {
         self.tell_that_it_ends();
         // Those that were told a moment ago are about to ask again.
         self.told_at
-            .is_some_and(|at| now.saturating_duration_since(at) < LAST_WORD)
+            .take_if(|at| now.saturating_duration_since(*at) >= LAST_WORD);
+        self.told_at.is_some()
     }
 }
 

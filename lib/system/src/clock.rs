@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 pub fn now() -> Instant {
     #[cfg(feature = "simulated")]
     if let Some(now) = crate::simulated::now() {
+        crate::simulated::look();
         return crate::simulated::instant(now);
     }
     Instant::now()

@@ -127,11 +127,16 @@ struct State {
     steps: u64,
 }
 
+/// More looks at the clock in a step are a loop that does not wait.
+const MAX_LOOKS: u32 = 1 << 20;
+
 /// No simulation runs.
 const NEVER: u64 = u64::MAX;
 
 thread_local! {
     static NOW: Cell<u64> = const { Cell::new(NEVER) };
+    /// How often somebody has looked at the clock in this step.
+    static LOOKS: Cell<u32> = const { Cell::new(0) };
     static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
@@ -160,6 +165,15 @@ pub fn instant(now: Duration) -> Instant {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     // What is before the simulation can be expressed, too.
     *ORIGIN.get_or_init(|| Instant::now() + Duration::from_secs(1 << 20)) + now
+}
+
+/// A thread looks at the clock. If it does so without end, the simulation finds it.
+pub(crate) fn look() {
+    let looks = LOOKS.get() + 1;
+    LOOKS.set(looks);
+    if looks == MAX_LOOKS {
+        std::panic::panic_any("a thread looks at the clock again and again, and does not wait");
+    }
 }
 
 fn now_instant() -> Instant {
@@ -535,6 +549,7 @@ impl Simulation {
 
     /// Runs a thread until it waits, or what happens next. False if nothing can happen any more.
     pub fn step(&self) -> bool {
+        LOOKS.set(0);
         let next = with(|state| {
             state.steps += 1;
             state.take_ready()
