@@ -81,7 +81,27 @@ pub(crate) fn happen(kind: FaultKind) {
             later(held, move || cut(host, Way::In, false));
             later(held / 3 + silent, move || cut(host, Way::Out, false));
         }
+        FaultKind::DrainHost(_) | FaultKind::DrainByTool(_) => ask(kind),
         _ => happen_to_master(kind),
+    }
+}
+
+/// Lets a tool ask the run for what it may not expect.
+fn ask(kind: FaultKind) {
+    match kind {
+        FaultKind::DrainHost(host) => {
+            // A run that has ended, or does not know the host, refuses.
+            let host = host_name(host);
+            with(|world| world.users.tools.ask(Request::DrainNode { host }));
+        }
+        FaultKind::DrainByTool(seconds) => {
+            let after_seconds = Some(seconds);
+            with(|world| {
+                let asked = world.users.tools.ask(Request::Drain { after_seconds });
+                world.is_drained |= asked.is_some() && matches!(world.master, Master::Runs(_));
+            });
+        }
+        _ => {}
     }
 }
 
@@ -148,18 +168,6 @@ fn happen_to_master(kind: FaultKind) {
                 .flatten()
                 .into_iter()
                 .for_each(|interrupt| interrupt.drain(signal));
-        }
-        FaultKind::DrainHost(host) => {
-            // A run that has ended, or does not know the host, refuses.
-            let host = host_name(host);
-            with(|world| world.users.tools.ask(Request::DrainNode { host }));
-        }
-        FaultKind::DrainByTool(seconds) => {
-            let after_seconds = Some(seconds);
-            with(|world| {
-                let asked = world.users.tools.ask(Request::Drain { after_seconds });
-                world.is_drained |= asked.is_some() && matches!(world.master, Master::Runs(_));
-            });
         }
         FaultKind::WriteError => {
             if let Some(disk) = with(|world| {

@@ -93,7 +93,7 @@ pub(crate) fn copy(host: usize, address: &str, key: &str) -> io::Result<bool> {
         *given += usize::from(is_there && has_file);
         let wrong = (*given > FAN_OUT).then(|| format!("{address} gives {key} to {given} at a time"));
         let wrong = wrong.or_else(|| (!has_file).then(|| format!("{address} does not have {key}")));
-        let wrong = wrong.filter(|_| world.plan.faults.is_empty());
+        let wrong = wrong.filter(|_| world.is_undisturbed());
         (is_there, has_file, wrong)
     });
     let Some((is_there, has_file, wrong)) = answers else {
@@ -122,7 +122,8 @@ pub(crate) fn fetch(host: usize, key: &str) {
     let wrong = with(|world| {
         let times = world.files.fetched.entry(key.to_owned()).or_default();
         *times += 1;
-        (*times > 1 && world.plan.faults.is_empty()).then(|| format!("{key} is fetched {times} times"))
+        let times = *times;
+        (times > 1 && world.is_undisturbed()).then(|| format!("{key} is fetched {times} times"))
     });
     wrong.flatten().into_iter().for_each(find);
     wait();
@@ -130,6 +131,11 @@ pub(crate) fn fetch(host: usize, key: &str) {
 }
 
 impl World {
+    /// True if nothing goes wrong, and all agents are those of the first master.
+    fn is_undisturbed(&self) -> bool {
+        self.plan.faults.is_empty() && self.plan.wall == 0 && self.report.masters == 1
+    }
+
     /// A file is there that a task needs. With its last one, its program starts.
     pub(crate) fn take_input(&mut self, number: u64) -> Option<String> {
         let now = now();

@@ -133,11 +133,11 @@ impl Plan {
                 |mut tasks: std::vec::IntoIter<&Task>| tasks.all(|task| feasible.contains(&task.number));
             let is_new = |task: &&Task| {
                 let inside = self.subworkflow(task.number);
-                let inside = inside.map(|(part, _)| self.tasks_of(part).collect());
+                let inside: Option<Vec<&Task>> = inside.map(|(part, _)| self.tasks_of(part).collect());
                 !feasible.contains(&task.number)
                     && task.can_succeed()
                     && all(self.before(task).into_iter())
-                    && all(inside.unwrap_or_else(Vec::new).into_iter())
+                    && all(inside.unwrap_or_default().into_iter())
             };
             let new: Vec<u32> = self.tasks.iter().filter(is_new).map(|task| task.number).collect();
             if new.is_empty() {

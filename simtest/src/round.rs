@@ -50,6 +50,21 @@ fn write_dags(plan: &Plan, folder: &Path) -> std::io::Result<()> {
     })
 }
 
+/// A host before its agent starts.
+fn node() -> Node {
+    Node {
+        guarded: Guarded::default(),
+        agent: None,
+        interrupt: None,
+        has_guard: false,
+        is_on: true,
+        stops: 0,
+        is_ending: false,
+        is_suspended: false,
+        restarts: 0,
+    }
+}
+
 /// Runs a plan in a folder, whose files are removed before.
 #[must_use]
 pub fn run(plan: &Plan, folder: &Path) -> Report {
@@ -75,21 +90,7 @@ pub fn run_with(plan: &Plan, folder: &Path, keeps_trace: bool) -> Report {
         plan: plan.clone(),
         folder: folder.to_owned(),
         disk: Rc::clone(&disk),
-        nodes: plan
-            .hosts
-            .iter()
-            .map(|_| Node {
-                guarded: Guarded::default(),
-                agent: None,
-                interrupt: None,
-                has_guard: false,
-                is_on: true,
-                stops: 0,
-                is_ending: false,
-                is_suspended: false,
-                restarts: 0,
-            })
-            .collect(),
+        nodes: plan.hosts.iter().map(|_| node()).collect(),
         tasks: BTreeMap::new(),
         next_task: 0,
         started: BTreeSet::new(),

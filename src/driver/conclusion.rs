@@ -76,6 +76,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             .logs
             .finish(result.is_ok() && summary.success());
         let flushed = self.run.out.dags.root.logs.flush().map_err(RunError::from);
+        let flushed = flushed.and_then(|()| self.settle_additions());
         let flushed = flushed.and_then(|()| self.run.settle());
         if close_later {
             summary.unresponsive_workers = self.run.out.transport.close(timeout);

@@ -10,7 +10,6 @@ mod ends;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
@@ -24,6 +23,7 @@ use rustc_hash::FxHashSet;
 use self::ends::{End, Follower};
 use super::{Driver, Run, RunError};
 use crate::control::Reply;
+use crate::durability::sync;
 use crate::options::Options;
 use crate::transport::MasterTransport;
 
@@ -34,7 +34,7 @@ const LAST_WORD: Duration = Duration::from_millis(300);
 pub(super) struct Serving {
     dag: PathBuf,
     /// The DAG file, for appending.
-    file: Arc<File>,
+    file: File,
     /// Its length, which is that of whole additions.
     length: u64,
     /// Requests that came before the workers.
@@ -81,7 +81,7 @@ impl Serving {
         }
         Ok(Some(Self {
             dag: options.dag.clone(),
-            file: Arc::new(file),
+            file,
             length,
             early: Vec::new(),
             is_stopped: false,
@@ -113,7 +113,9 @@ impl Serving {
         let idle = idle.and_then(|(since, limit)| since.checked_add(limit));
         let followers = self.followers.iter().map(|follower| follower.until);
         // As long as something is left to do, nobody waits for this.
-        let last_word = self.told_at.filter(|_| self.is_stopped && self.idle_since.is_some());
+        let last_word = self
+            .told_at
+            .filter(|_| self.is_stopped && self.idle_since.is_some());
         let last_word = last_word.and_then(|at| at.checked_add(LAST_WORD));
         followers.chain(idle).chain(last_word).min()
     }
@@ -178,6 +180,15 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.add_tasks(add, answer)?;
         }
         Ok(())
+    }
+
+    /// Syncs the DAG file at the end of a run that takes tasks: what is left is for the next one.
+    pub(super) fn settle_additions(&self) -> Result<(), RunError> {
+        match &self.serving {
+            Some(serving) if self.run.options.sync_interval.is_some() => sync::file(&serving.file)
+                .map_err(|error| RunError::system("Unable to write the DAG file to the disk", error)),
+            _ => Ok(()),
+        }
     }
 
     /// Tells tools of the tasks that have ended. Their rescue records are written.

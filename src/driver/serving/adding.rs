@@ -74,7 +74,8 @@ impl Serving {
         }
         self.length += text.len() as u64;
         if let Some(syncer) = &run.syncer {
-            syncer.note_other(&self.dag, &self.file, None, BTreeSet::new())?;
+            // Before rescue records that name these tasks.
+            syncer.note(None, BTreeSet::from([Arc::from(&*self.dag)]), false)?;
         }
         run.extend(&addition);
         self.left += addition.names.len();
