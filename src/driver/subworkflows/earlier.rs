@@ -55,7 +55,8 @@ impl EarlierRescue {
         let Some(task) = self.dag.find(name) else {
             return Ok(false);
         };
-        if !self.done.insert(task) {
+        // The command of a sub-workflow only makes its DAG.
+        if self.dag.subdag(task).is_some() || !self.done.insert(task) {
             return Ok(false);
         }
         let written = self.writer.done(self.dag.name(task));
@@ -75,17 +76,18 @@ mod tests {
     fn tasks_are_noted_once_where_a_run_has_begun() {
         let folder = tempfile::tempdir().unwrap();
         let dag = folder.path().join("y.dag");
-        std::fs::write(&dag, "TASK a x\nTASK b x\nTASK c x\n").unwrap();
+        let text = "TASK a x\nTASK b x\nTASK c x\nSUBDAG EXTERNAL s s.dag\nSCRIPT PRE s x\n";
+        std::fs::write(&dag, text).unwrap();
         let options = options_for(&Options::new(&dag, OsStr::new("pmc")), &dag, false);
         assert!(EarlierRescue::open(&options).unwrap().is_none());
         // The last record is torn.
         std::fs::write(&options.rescue, "\nDONE a\nDO").unwrap();
         let mut rescue = EarlierRescue::open(&options).unwrap().unwrap();
-        let noted: Vec<_> = [&b"a"[..], b"b", b"b", b"none"]
+        let noted: Vec<_> = [&b"a"[..], b"b", b"b", b"none", b"s"]
             .into_iter()
             .map(|name| rescue.note(name).unwrap())
             .collect();
-        assert_eq!(noted, [false, true, false, false]);
+        assert_eq!(noted, [false, true, false, false, false]);
         drop(rescue);
         assert_eq!(
             std::fs::read_to_string(&options.rescue).unwrap(),
