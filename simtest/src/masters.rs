@@ -14,7 +14,7 @@ use pmc_link::{Listen, Timing};
 use pmc_system::simulated::{self as system, net};
 
 use crate::checks;
-use crate::parts::PartKind;
+use crate::kinds::PartKind;
 use crate::plan::Plan;
 use crate::world::{
     LONG, MASTER_HOST, Master, World, find, host_id, host_name, later, master_host, note, now, with,
@@ -224,8 +224,8 @@ impl World {
 }
 
 impl World {
-    /// True if a DAG is that of a sub-workflow which is done: then a loss of power may have taken what its own
-    /// rescue file said.
+    /// True if a DAG is that of a sub-workflow which is done: then a loss of power may have taken what its
+    /// own rescue file said.
     fn is_done_around(&self, home: u32) -> bool {
         let Some(PartKind::Subworkflow { task, .. }) = self.plan.kind(home) else {
             return false;

@@ -15,12 +15,11 @@ use pmc_system::simulated::{self as system, HostId, ProcessId, ThreadId};
 
 use crate::checks::{self, Allowed};
 use crate::disk::SimulatedDisk;
-use crate::files::Files;
-use crate::gangs::NEVER;
-use crate::memberships::Gangs;
-use crate::parts::PartKind;
+use crate::held_files::Files;
+use crate::kinds::PartKind;
+use crate::memberships::{Gangs, NEVER};
 use crate::plan::{Plan, SAVED, Task};
-use crate::tools::Users;
+use crate::users::Users;
 
 /// The host of the first master. Others are 1 and so on.
 pub(crate) const MASTER_HOST: HostId = HostId(0);
