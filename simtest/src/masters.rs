@@ -82,7 +82,12 @@ fn master_ended(ended: &Result<RunSummary, RunError>) {
             note(|| format!("the master ends: {:?}", summary.figures));
             // The next master is to know of an agent that has not said that it has ended.
             let has_unresponsive = !summary.unresponsive_workers.is_empty();
-            with(|world| world.allowed.leaves_agents |= has_unresponsive);
+            with(|world| {
+                // So it is to know of those that this one has not heard of.
+                let list = world.folder.join("x.dag.agents");
+                let has_others = !world.plan.faults.is_empty() && list.exists();
+                world.allowed.leaves_agents |= has_unresponsive || has_others;
+            });
             let (done, can_be) = with(|world| world.count_done()).unwrap_or_default();
             let ends_by_itself = summary.aborted.is_none() && summary.drained.is_none();
             let process = system::current_process();
