@@ -17,8 +17,8 @@ pub fn name() -> String {
     gethostname::gethostname().to_string_lossy().into_owned()
 }
 
-/// Returns the checksum of the boot id; 0 if it is unknown. Each host has another one each time that it starts.
-/// While it is the same, nothing that was written there has been lost.
+/// Returns the checksum of the boot id; 0 if it is unknown. Each host has another one each time that it
+/// starts. While it is the same, nothing that was written there has been lost.
 #[must_use]
 pub fn running_system() -> u32 {
     #[cfg(feature = "simulated")]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use pmc_monitor::events::{Event, EventLog, TaskRef};
 
-use crate::parts::PartKind;
+use crate::kinds::PartKind;
 use crate::plan::{Plan, Task};
 
 /// Names of the tasks in a rescue file. The last record may be torn.

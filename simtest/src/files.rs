@@ -1,6 +1,5 @@
 //! Files that tasks need: the first host fetches each from outside, and the others get it from each other.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use pmc_system::simulated as system;
 use pmc_system::thread;
 
 use crate::memberships::number_of;
+use crate::plan::file_key;
 use crate::world::{World, find, host_name, note, now, with};
 
 /// The longest time of a copy, and of a fetch, in milliseconds.
@@ -24,46 +24,12 @@ const FAN_OUT: usize = 2;
 /// another task of its host.
 const MAX_WAIT: Duration = Duration::from_secs(1_800);
 
-/// The files of a round.
-#[derive(Default)]
-pub(crate) struct Files {
-    /// Hosts and keys of what they have.
-    has: BTreeSet<(usize, String)>,
-    /// How often each was fetched from outside.
-    fetched: BTreeMap<String, u32>,
-    /// Hosts and keys of what tasks bring now.
-    pub(crate) brought: BTreeSet<(usize, String)>,
-    /// Copies that go on, by the host that gives and the key.
-    given: BTreeMap<(usize, String), usize>,
-}
-
-impl Files {
-    /// The jobs of a host are gone.
-    pub(crate) fn release(&mut self, host: usize) {
-        self.brought.retain(|(known, _)| *known != host);
-    }
-
-    /// A host has lost its files.
-    pub(crate) fn forget(&mut self, host: usize) {
-        self.has.retain(|(known, _)| *known != host);
-    }
-}
-
-/// The name of a file for the scheduler.
-pub(crate) fn name(file: u32) -> String {
-    format!("f{}", key(file))
-}
-
-fn key(file: u32) -> String {
-    format!("a{file}")
-}
-
 /// Keys of the files that a task needs.
 pub(crate) fn inputs(task: SimulatedTask) -> Vec<String> {
     let inputs = with(|world| {
         let task = world.tasks.get(&task.0)?;
         let task = world.plan.task(&task.name)?;
-        Some(task.inputs.iter().map(|file| key(*file)).collect())
+        Some(task.inputs.iter().map(|file| file_key(*file)).collect())
     });
     inputs.flatten().unwrap_or_default()
 }

@@ -10,7 +10,7 @@ use pegasus_mpi_cluster::internals::{Assignment, SubmitId};
 use pegasus_mpi_cluster::simulated::{GangToken, Membership};
 use pmc_system::simulated as system;
 
-use crate::memberships::{Member, number_of};
+use crate::memberships::{Member, NEVER, number_of};
 use crate::plan::Way;
 use crate::world::{SIGKILL, TaskProcess, World, find, host_name, note, now, with};
 
@@ -19,9 +19,6 @@ const CALL_MILLIS: u64 = 40;
 
 /// The longest time until a lead fails, in milliseconds.
 const FAIL_MILLIS: u64 = 2_000;
-
-/// The end of a task that hangs.
-pub(crate) const NEVER: Duration = Duration::from_secs(1 << 20);
 
 /// A host becomes a member.
 pub(crate) fn join(host: usize, membership: &Membership) {

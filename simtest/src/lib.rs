@@ -11,6 +11,8 @@ mod disk;
 mod faults;
 mod files;
 mod gangs;
+mod held_files;
+mod kinds;
 mod machine;
 mod masters;
 mod memberships;
@@ -19,12 +21,13 @@ mod plan;
 mod round;
 mod shrink;
 mod tools;
+mod users;
 mod world;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use parts::{Part, PartKind};
+pub use kinds::{Part, PartKind};
 pub use plan::{Fault, FaultKind, GangPlan, HostPlan, Plan, Task, Way};
 pub use round::{run, run_with};
 pub use shrink::shrink;

@@ -14,7 +14,7 @@ use pmc_link::{Listen, Timing};
 use pmc_system::simulated::{self as system, net};
 
 use crate::checks;
-use crate::parts::PartKind;
+use crate::kinds::PartKind;
 use crate::plan::Plan;
 use crate::world::{
     LONG, MASTER_HOST, Master, World, find, host_id, host_name, later, master_host, note, now, with,
@@ -82,7 +82,12 @@ fn master_ended(ended: &Result<RunSummary, RunError>) {
             note(|| format!("the master ends: {:?}", summary.figures));
             // The next master is to know of an agent that has not said that it has ended.
             let has_unresponsive = !summary.unresponsive_workers.is_empty();
-            with(|world| world.allowed.leaves_agents |= has_unresponsive);
+            with(|world| {
+                // So it is to know of those that this one has not heard of.
+                let list = world.folder.join("x.dag.agents");
+                let has_others = !world.plan.faults.is_empty() && list.exists();
+                world.allowed.leaves_agents |= has_unresponsive || has_others;
+            });
             let (done, can_be) = with(|world| world.count_done()).unwrap_or_default();
             let ends_by_itself = summary.aborted.is_none() && summary.drained.is_none();
             let process = system::current_process();
@@ -224,8 +229,8 @@ impl World {
 }
 
 impl World {
-    /// True if a DAG is that of a sub-workflow which is done: then a loss of power may have taken what its own
-    /// rescue file said.
+    /// True if a DAG is that of a sub-workflow which is done: then a loss of power may have taken what its
+    /// own rescue file said.
     fn is_done_around(&self, home: u32) -> bool {
         let Some(PartKind::Subworkflow { task, .. }) = self.plan.kind(home) else {
             return false;

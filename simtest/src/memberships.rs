@@ -1,11 +1,15 @@
 //! What the hosts of a round hold for gangs.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use pegasus_mpi_cluster::internals::{Assignment, SubmitId};
 use pegasus_mpi_cluster::simulated::GangToken;
 
 use crate::plan::Task;
+
+/// The end of a task that hangs.
+pub(crate) const NEVER: Duration = Duration::from_secs(1 << 20);
 
 /// What a host holds for a gang.
 pub(crate) struct Member {

@@ -7,43 +7,9 @@ use std::path::{Path, PathBuf};
 
 use pmc_dag::growth;
 use pmc_system::simulated::Random;
-use serde::{Deserialize, Serialize};
 
-use crate::files;
-use crate::plan::{Plan, Task};
-
-/// A part of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
-    /// Its number, from 1. The tasks of the run's own DAG file have 0.
-    pub number: u32,
-    /// What it is.
-    pub kind: PartKind,
-}
-
-/// What a part is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PartKind {
-    /// The DAG of the sub-workflow that this task is.
-    Subworkflow {
-        /// The task.
-        task: u32,
-        /// A command is to make the DAG.
-        is_prepared: bool,
-    },
-    /// A workflow that a tool hands to the run.
-    Guest {
-        /// When it does so first, in milliseconds.
-        at: u64,
-        /// Its weight.
-        weight: u32,
-    },
-    /// Tasks that a tool adds to the run's own DAG.
-    Addition {
-        /// When it does so first, in milliseconds.
-        at: u64,
-    },
-}
+use crate::kinds::{Part, PartKind};
+use crate::plan::{Plan, Task, file_key};
 
 /// Most tasks of a part.
 const MAX_TASKS: usize = 6;
@@ -172,7 +138,11 @@ impl Plan {
         for task in self.tasks_of(home) {
             match self.subworkflow(task.number) {
                 None => {
-                    let inputs: Vec<String> = task.inputs.iter().map(|file| files::name(*file)).collect();
+                    let inputs: Vec<String> = task
+                        .inputs
+                        .iter()
+                        .map(|file| format!("f{}", file_key(*file)))
+                        .collect();
                     if !inputs.is_empty() {
                         let _ = writeln!(text, "#inputs {}", inputs.join(" "));
                     }

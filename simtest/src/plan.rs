@@ -8,7 +8,7 @@ use std::time::Duration;
 use pmc_system::simulated::Random;
 use serde::{Deserialize, Serialize};
 
-use crate::parts::Part;
+use crate::kinds::Part;
 
 /// Exit code of a task that has saved itself.
 pub(crate) const SAVED: i32 = 85;
@@ -54,6 +54,11 @@ pub struct Task {
     /// Numbers of the files that it needs.
     #[serde(default)]
     pub inputs: Vec<u32>,
+}
+
+/// The key of the file with a number; its name for the scheduler is `f` and this.
+pub(crate) fn file_key(file: u32) -> String {
+    format!("a{file}")
 }
 
 /// What a task over several hosts needs.

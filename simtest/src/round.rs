@@ -13,11 +13,12 @@ use crate::agents::begin_agent;
 use crate::checks::{self, Allowed};
 use crate::disk::{SimulatedDisk, Watch};
 use crate::faults::happen;
-use crate::files::Files;
+use crate::held_files::Files;
 use crate::masters::start_master;
 use crate::memberships::Gangs;
 use crate::plan::Plan;
-use crate::tools::{self, Users};
+use crate::tools;
+use crate::users::Users;
 use crate::world::{
     MASTER_HOST, Master, Node, Report, WORLD, World, disk_failed, find, now, shortened, with, wrote,
 };

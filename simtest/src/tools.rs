@@ -3,16 +3,12 @@
 //! A user hands a workflow over again as long as it is not done, and adds tasks until they are in the DAG
 //! file: also to the next master, if one dies.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
-
-use pegasus_mpi_cluster::simulated::{Asked, Tools};
 use pmc_control::{AddRequest, Answer, EndState, Ends, NewTask, Request};
-use pmc_system::simulated::ProcessId;
 
 use crate::checks;
-use crate::parts::{Part, PartKind};
+use crate::kinds::{Part, PartKind};
 use crate::plan::Plan;
+use crate::users::{What, additions};
 use crate::world::{Master, World, find, later, note, now, with};
 
 /// How often tools look for answers.
@@ -20,56 +16,6 @@ const LOOK_MILLIS: u64 = 300;
 
 /// How long a user waits before a workflow is handed over again.
 const AGAIN_MILLIS: u128 = 10_000;
-
-/// What a tool has asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
-    Submit(u32),
-    Add(u32),
-    Ends,
-    Stop,
-}
-
-/// What tools know.
-#[derive(Default)]
-pub(crate) struct Users {
-    /// How to ask the present master.
-    pub(crate) tools: Rc<Tools>,
-    /// The master of which the rest is known.
-    master: Option<ProcessId>,
-    asked: BTreeMap<What, Asked>,
-    /// The master that has a guest, and when it was handed over last.
-    joined: BTreeMap<u32, (Option<ProcessId>, u128)>,
-    /// Additions that are in the DAG file.
-    added: BTreeSet<u32>,
-    was_stopped: bool,
-    /// The number of the next end that the tool does not know.
-    next_end: Option<u64>,
-    /// Tasks whose ends this master has told.
-    told: BTreeSet<String>,
-    /// The master that has ended by itself, without tasks that it would have started later.
-    pub(crate) ended: Option<ProcessId>,
-}
-
-impl Users {
-    /// Returns whether all that tools add is in the DAG file.
-    pub(crate) fn have_added_all(&self, plan: &Plan) -> bool {
-        additions(plan).all(|(part, _)| self.added.contains(&part))
-    }
-
-    /// Returns whether the last master had a guest and has ended by itself: then the guest is done.
-    pub(crate) fn has_ended_with(&self, guest: u32) -> bool {
-        let joined = self.joined.get(&guest).and_then(|(master, _)| *master);
-        joined.is_some() && joined == self.ended
-    }
-}
-
-fn additions(plan: &Plan) -> impl Iterator<Item = (u32, u64)> {
-    plan.parts.iter().filter_map(|part| match part.kind {
-        PartKind::Addition { at } => Some((part.number, at)),
-        _ => None,
-    })
-}
 
 /// Looks for answers, asks for what is due, and comes again.
 pub(crate) fn look() {
@@ -98,23 +44,6 @@ pub(crate) fn look() {
     }
     with(World::ask);
     later(LOOK_MILLIS, look);
-}
-
-impl Users {
-    /// There is another master.
-    fn begin(&mut self) {
-        self.asked.clear();
-        self.told.clear();
-        (self.was_stopped, self.next_end) = (false, None);
-    }
-
-    fn send(&mut self, what: What, request: impl FnOnce() -> Request) {
-        if !self.asked.contains_key(&what)
-            && let Some(asked) = self.tools.ask(request())
-        {
-            self.asked.insert(what, asked);
-        }
-    }
 }
 
 impl World {

@@ -4,9 +4,9 @@
 //! (`GONE EPOCH SESSION`). After the first of these lines of an agent that a master has started, there is its
 //! number (`NUMBER EPOCH SESSION NUMBER`). A run that ends in order removes the file.
 //!
-//! Only the first line of a master that knows of all agents is synced: `MASTER EPOCH SYSTEM`. If the last such
-//! line is that of another running system, a host may have lost its power, and the list its last lines. Then
-//! there may be agents that it lacks.
+//! Only the first line of a master that knows of all agents is synced: `MASTER EPOCH SYSTEM`. If the last
+//! such line is that of another running system, a host may have lost its power, and the list its last lines.
+//! Then there may be agents that it lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
