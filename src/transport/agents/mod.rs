@@ -619,7 +619,8 @@ impl MasterTransport for AgentMaster {
         if let Some(launcher) = &mut running.launcher {
             launcher.end(end.saturating_duration_since(clock::now()));
         }
-        // Those of an earlier master that have not come back may run tasks: the next master must know of them.
+        // Those of an earlier master that have not come back may run tasks: the next master must know of
+        // them.
         let may_be_left = running.reception.awaits_earlier() && !running.is_late(self.options.timing);
         if silent.is_empty() && !may_be_left {
             running.reception.end();
