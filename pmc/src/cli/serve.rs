@@ -36,7 +36,7 @@ Exit codes:
 const CANCEL_EXIT: &str = "\
 Exit codes:
   0    the run has cancelled the tasks, or they had ended
-  2    the command line is wrong, or DIR is not the directory of a run
+  2    the command line is wrong, or RUN is not the directory of a run
   4    the run does not go on, or has no such task
 
 A task that runs gets SIGTERM and is not tried again; `pmc kill -s 9` ends one that goes on. If the run is ended

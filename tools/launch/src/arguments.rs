@@ -79,7 +79,11 @@ Load files have lines of one of three kinds, with words as in DAG files; # begin
   mpiexec  -n RANKS PROGRAM ARGUMENTS
 
 Signals: USR1 and USR2 go to all ranks. INT sends them TERM, a second one KILL, the third ends this program.
-Exit code: that of the rank that has failed first, 128 and the signal that ended it; 4 if nothing has run.";
+Exit codes:
+  0  all ranks have ended with 0
+  2  the command line is wrong
+  4  nothing has run
+  N  exit code of the rank that has failed first, or 128 and the signal that ended it";
 
 /// How ranks find each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
