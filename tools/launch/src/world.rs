@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     fn load_files_are_one_world() {
-        let world = of_file(&[2, 1], "-sz 2 a\n-l n[1-2] b", None);
+        let world = of_file(&[2, 2], "-sz 2 a\n-l n1 b", None);
         assert!(world.unwrap_err().contains("no room for the ranks of line 2"));
         let world = of_file(&[3, 2], "-l n[1-2] b\n-sz 2 a", None).unwrap();
         let places: Vec<(u32, u32)> = world
