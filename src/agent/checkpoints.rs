@@ -4,6 +4,7 @@
 //! Nothing here wakes up before a task of the node saves its state, or the master orders something.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
@@ -32,6 +33,9 @@ const SAFE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long files stay that no run uses.
 const UNUSED_LIMIT: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// How long the end of a node waits until it has carried out orders.
+const ORDER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a node that is to end waits until others have its files.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(60);
@@ -71,8 +75,15 @@ struct State {
     safe: BTreeMap<TaskKey, u64>,
     /// This node need not wait for others when it is to end.
     may_go: bool,
-    /// Where orders of the master go that take a while.
-    orders: Option<Sender<MasterSays>>,
+    /// Who carries out orders of the master that take a while.
+    orders: Option<Orders>,
+}
+
+/// A thread that carries out orders.
+struct Orders {
+    sender: Sender<MasterSays>,
+    /// It is closed when the thread has ended.
+    ended: Receiver<Infallible>,
 }
 
 struct Want {
@@ -209,17 +220,22 @@ impl Checkpoints {
     fn order(self: &Arc<Self>, order: MasterSays) {
         let mut state = self.state();
         let sender = match &state.orders {
-            Some(orders) => orders.clone(),
+            Some(orders) => orders.sender.clone(),
             None => {
                 let (sender, orders) = channel();
                 let own = Arc::clone(self);
-                let obey = move || own.obey(&orders);
+                let (is_alive, ended) = channel::<Infallible>();
+                let obey = move || {
+                    own.obey(&orders);
+                    drop(is_alive);
+                };
                 let thread = std::thread::Builder::new().name("checkpoints".to_owned());
                 if let Err(error) = thread.spawn(obey) {
                     tracing::error!("Checkpoints of other nodes are not kept: {error}");
                     return;
                 }
-                state.orders = Some(sender.clone());
+                let kept = sender.clone();
+                state.orders = Some(Orders { sender: kept, ended });
                 sender
             }
         };
@@ -393,10 +409,20 @@ impl Checkpoints {
         self.changed.notify_all();
     }
 
-    /// Removes directories in which nothing is left.
+    /// Carries out what the master has ordered, and removes directories in which nothing is left, also those of
+    /// tasks that are done: the master asks only nodes that have files of a task to remove them.
     pub(super) fn tidy(&self) {
+        let orders = self.state().orders.take();
+        if let Some(Orders { sender, ended }) = orders {
+            drop(sender);
+            let _ = ended.recv_timeout(ORDER_PATIENCE);
+        }
         for run in Store::ids_on_node(&self.folder) {
-            let _ = std::fs::remove_dir(self.folder.join(run));
+            let path = self.folder.join(run);
+            for task in std::fs::read_dir(&path).into_iter().flatten().flatten() {
+                let _ = std::fs::remove_dir(task.path());
+            }
+            let _ = std::fs::remove_dir(path);
         }
         let _ = std::fs::remove_dir(&self.folder);
     }

@@ -97,7 +97,10 @@ fn runs_are_looked_at_and_not_changed() {
     let text = log["result"]["content"][0]["text"].as_str().unwrap().to_owned();
     assert!(text.contains("no"), "{log}");
     let simulated = session.call("simulate", json!({"run": run, "nodes": "1"}));
-    let text = simulated["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+    let text = simulated["result"]["content"][0]["text"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     assert!(text.contains("no run time is known of: second"), "{simulated}");
 
     // The message says what is wrong, as that of the command does.
