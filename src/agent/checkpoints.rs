@@ -409,8 +409,8 @@ impl Checkpoints {
         self.changed.notify_all();
     }
 
-    /// Carries out what the master has ordered, and removes directories in which nothing is left, also those of
-    /// tasks that are done: the master asks only nodes that have files of a task to remove them.
+    /// Carries out what the master has ordered, and removes directories in which nothing is left, also those
+    /// of tasks that are done: the master asks only nodes that have files of a task to remove them.
     pub(super) fn tidy(&self) {
         let orders = self.state().orders.take();
         if let Some(Orders { sender, ended }) = orders {
