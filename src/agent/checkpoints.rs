@@ -418,7 +418,11 @@ impl Checkpoints {
             let _ = ended.recv_timeout(ORDER_PATIENCE);
         }
         for run in Store::ids_on_node(&self.folder) {
-            remove_empty(&self.folder.join(run), 2);
+            let path = self.folder.join(run);
+            for task in std::fs::read_dir(&path).into_iter().flatten().flatten() {
+                let _ = std::fs::remove_dir(task.path());
+            }
+            let _ = std::fs::remove_dir(path);
         }
         let _ = std::fs::remove_dir(&self.folder);
     }
@@ -563,17 +567,6 @@ impl Fetch for Peers {
     fn fetch(&self, address: &str, key: &str, into: &mut File) -> Result<Option<u64>, String> {
         Self::fetch(self, address, key, into)
     }
-}
-
-/// Removes a directory if there is nothing in it but empty directories, this number of levels deep.
-fn remove_empty(path: &Path, levels: u32) {
-    if levels > 0 {
-        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-        // Not what links lead to.
-        let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        directories.for_each(|entry| remove_empty(&entry.path(), levels - 1));
-    }
-    let _ = std::fs::remove_dir(path);
 }
 
 /// Removes what no run of this user has used for long.
