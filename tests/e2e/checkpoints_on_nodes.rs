@@ -173,10 +173,6 @@ fn what_a_run_has_saved_on_nodes_outlives_run_and_nodes() {
     let code = grid.run(&submit, "10m", Nodes::ApartAndNear, |_| {});
     let begun = begun_after(&grid, &submit, code);
     // The end waits only for seconds: the newest series may come too late, but not all.
-    assert!(
-        begun.iter().all(|step| *step > 0),
-        "{begun:?} {}",
-        said(&submit)
-    );
+    assert!(begun.iter().all(|step| *step > 0), "{begun:?} {}", said(&submit));
     check_that_nothing_is_left(&submit);
 }
