@@ -96,7 +96,7 @@ pub enum Request {
     },
     /// What the processes of a running task do on a host: [`Answer::Stacks`].
     Stacks(StacksRequest),
-    /// Let these tasks not run, or end them. Those that wait are told as not run.
+    /// Cancel these tasks: end those that run. Those that wait count as not run.
     Cancel {
         /// Names of tasks.
         tasks: Vec<String>,

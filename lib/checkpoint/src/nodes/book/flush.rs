@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::{Book, File, KEPT, MAX_TRANSFERS, Node, NodeId, Orders, Task, TaskKey};
 use crate::nodes::SavedFile;
 
-/// A series is flushed if so many have followed on the last one that was.
+/// Number of series after which the next one is flushed.
 const EACH: u64 = 10;
 
 /// Minimum time between two flushes of a task.

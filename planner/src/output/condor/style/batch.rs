@@ -98,7 +98,7 @@ pub(super) fn add<'a>(
     Ok(())
 }
 
-/// Adds the attributes by which Cobalt is told what a job needs.
+/// Adds the attributes that say to Cobalt what a job needs.
 fn add_for_cobalt<'a>(job: PlannedJob<'a>, shape: Shape, ad: &mut Ad<'a>) {
     let numbers = [
         ("+NodeNumber", shape.cores),
