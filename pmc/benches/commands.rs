@@ -87,7 +87,8 @@ fn main() {
     }
 }
 
-/// Runs commands in a directory, a given number at a time. Returns the seconds, or nothing if it is not installed.
+/// Runs commands in a directory, a given number at a time. Returns the seconds, or nothing if it is not
+/// installed.
 type Run<'a> = &'a dyn Fn(&Path, usize, usize) -> Option<f64>;
 
 struct Way<'a> {

@@ -299,18 +299,6 @@ impl Plan {
         plan
     }
 
-    /// The plan of a seed without what has not run for ten thousand seeds: a fresh one is to find nothing.
-    #[must_use]
-    pub fn proven(seed: u64) -> Self {
-        let (mut plan, _) = Self::begun(seed);
-        for fault in &mut plan.faults {
-            if let FaultKind::MasterOff(millis) = &mut fault.kind {
-                *millis += plan.lease + 3_000;
-            }
-        }
-        plan
-    }
-
     /// The part of a plan to which [`Plan::of_seed`] adds, and the time in which faults happen.
     fn begun(seed: u64) -> (Self, u64) {
         let random = &mut Random::new(seed ^ 0x7e57);
