@@ -1,6 +1,10 @@
 //! Tasks over several nodes, on nodes in network namespaces with names of their own: MPI programs by plain
 //! launchers, what is killed, and what is left.
 
+mod cpus;
+mod kills;
+mod nested;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -122,6 +126,20 @@ impl Mpi {
     }
 }
 
+impl Mpi {
+    /// Compiles a program in a directory.
+    fn compile(&self, directory: &Path, name: &str, source: &str) {
+        let file = format!("{name}.c");
+        fs::write(directory.join(&file), source).expect("a source");
+        let compiled = Command::new("env")
+            .args(&self.compiler)
+            .args(["-O2", "-g", "-o", name, &file])
+            .current_dir(directory)
+            .status();
+        assert!(compiled.expect("a compiler").success());
+    }
+}
+
 /// What Open MPI and MPICH need.
 fn variables() -> Vec<(&'static str, OsString)> {
     let variables = [
@@ -143,6 +161,11 @@ struct Scene {
     folder: tempfile::TempDir,
     // Nodes before their network.
     nodes: Vec<Node>,
+    /// Options about CPUs.
+    cpus: &'static [&'static str],
+    /// Last numbers of the addresses of the nodes.
+    addresses: [u32; 3],
+    last_address: u32,
     master: Option<Child>,
     network: Network,
 }
@@ -152,30 +175,18 @@ impl Scene {
     fn new(mpi: Mpi, dag: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let path = |name: &str| folder.path().join(name);
-        fs::write(path("ring.c"), RING).expect("a source");
-        let compiled = Command::new("env")
-            .args(&mpi.compiler)
-            .args(["-O2", "-g", "-o", "ring", "ring.c"])
-            .current_dir(folder.path())
-            .status();
-        assert!(compiled.expect("a compiler").success());
+        mpi.compile(folder.path(), "ring", RING);
         fs::write(path("x.dag"), dag).expect("a DAG");
         fs::create_dir(path("tmp")).expect("a directory");
-        // The namespace of the master has the first address.
-        let names = (2..)
-            .zip(NODES)
-            .map(|(number, name)| format!("10.77.0.{number} {name}\n"));
-        let names: String = names.collect();
-        fs::write(
-            path("hosts"),
-            format!("127.0.0.1 localhost\n10.77.0.1 master\n{names}"),
-        )
-        .expect("names");
         let network = Network::new().expect("network namespaces");
         Self {
             mpi,
             folder,
             nodes: Vec::new(),
+            cpus: &["--host-cpus", "2"],
+            // The namespace of the master has the first one.
+            addresses: [2, 3, 4],
+            last_address: 4,
             master: None,
             network,
         }
@@ -192,16 +203,8 @@ impl Scene {
     fn start_master(&mut self) {
         let mut master = self.network.on_master();
         master.arg(Build::Local.program("pegasus-mpi-cluster"));
-        master.args([
-            "--agents",
-            "3",
-            "--slots",
-            "2",
-            "--host-cpus",
-            "2",
-            "--host-memory",
-            "1000",
-        ]);
+        master.args(["--agents", "3", "--slots", "2", "--host-memory", "1000"]);
+        master.args(self.cpus);
         master.args(["--per-task-stdio", "--agent-timeout", "5", "x.dag"]);
         let log = fs::File::options()
             .create(true)
@@ -216,7 +219,25 @@ impl Scene {
     }
 
     fn start(&mut self) {
+        self.write_names();
         self.start_master();
+        for name in NODES {
+            let node = self.start_node(name);
+            self.nodes.push(node);
+        }
+    }
+
+    /// Writes the file of names that all nodes have.
+    fn write_names(&self) {
+        let names = NODES.iter().zip(self.addresses);
+        let names = names.map(|(name, number)| format!("10.77.0.{number} {name}\n"));
+        let names: String = names.collect();
+        let first = "127.0.0.1 localhost\n10.77.0.1 master\n";
+        fs::write(self.path("hosts"), first.to_owned() + &names).expect("names");
+    }
+
+    /// Starts a node with an agent.
+    fn start_node(&mut self, name: &str) -> Node {
         let program = Build::Local.program("pegasus-mpi-cluster");
         let program = program.to_str().expect("a path");
         let mut words: Vec<OsString> = ["/bin/sh", "-c", SETTING, "env"].map(OsString::from).into();
@@ -232,12 +253,21 @@ impl Scene {
         }
         words.extend([program, "--agent", "x.dag.endpoint"].map(OsString::from));
         let words: Vec<&OsStr> = words.iter().map(OsString::as_os_str).collect();
-        for name in NODES {
-            let started = self
-                .network
-                .start_node(name, self.folder.path(), "agent.log", &words);
-            self.nodes.push(started.expect("a node"));
-        }
+        let started = self
+            .network
+            .start_node(name, self.folder.path(), "agent.log", &words);
+        started.expect("a node")
+    }
+
+    /// Switches a node off, and on again after a while. It has another address then.
+    fn restart_node(&mut self, number: usize, pause: Duration) {
+        drop(self.nodes.remove(number));
+        std::thread::sleep(pause);
+        self.last_address += 1;
+        self.addresses[number] = self.last_address;
+        self.write_names();
+        let node = self.start_node(NODES[number]);
+        self.nodes.insert(number, node);
     }
 
     /// Waits for the end of the run. True if it has succeeded.
