@@ -10,7 +10,7 @@ use std::fmt;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -326,6 +326,7 @@ impl Checkpoints {
                 _ => own.has_not(copy.clone()),
             }
             own.state().coming.remove(&copy.key());
+            own.changed.notify_all();
         };
         if std::thread::Builder::new()
             .name("checkpoint".to_owned())
@@ -412,19 +413,21 @@ impl Checkpoints {
     /// Carries out what the master has ordered, and removes directories in which nothing is left, also those
     /// of tasks that are done: the master asks only nodes that have files of a task to remove them.
     pub(super) fn tidy(&self) {
+        self.end_orders(ORDER_PATIENCE);
+        Store::remove_empty_on_node(&self.folder);
+    }
+
+    /// Waits until all orders are carried out, but not longer than `patience`. Returns whether they are.
+    fn end_orders(&self, patience: Duration) -> bool {
+        let end = Instant::now() + patience;
         let orders = self.state().orders.take();
-        if let Some(Orders { sender, ended }) = orders {
+        let are_obeyed = orders.is_none_or(|Orders { sender, ended }| {
             drop(sender);
-            let _ = ended.recv_timeout(ORDER_PATIENCE);
-        }
-        for run in Store::ids_on_node(&self.folder) {
-            let path = self.folder.join(run);
-            for task in std::fs::read_dir(&path).into_iter().flatten().flatten() {
-                let _ = std::fs::remove_dir(task.path());
-            }
-            let _ = std::fs::remove_dir(path);
-        }
-        let _ = std::fs::remove_dir(&self.folder);
+            ended.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected)
+        });
+        // Files that come make directories.
+        let have_come = self.wait(end, |state| state.coming.is_empty().then_some(()));
+        are_obeyed && have_come.is_some()
     }
 
     /// Waits until something has come, at most until `end`.

@@ -81,7 +81,7 @@ mount -t tmpfs -o size="$size" none "$top/node" || exit 1
 [ -z "$credentials" ] || (umask 077; echo "$secret" >"$credentials")
 export PEGASUS_WN_TMP="$top/node" PEGASUS_WN_TMP_MIN_SPACE=1
 "$@"; code=$?
-{ ls -A "$top/node"; find /tmp -name 'pmc-agent*' -o -path '*/pmc-checkpoints*' -type f; } >"left.$(hostname)"
+{ ls -A "$top/node"; find /tmp -name 'pmc-agent*' -o -path '*/pmc-checkpoints*'; } >"left.$(hostname)"
 exit $code"#;
 
 /// A program on the host of the master that ends with the test.

@@ -19,6 +19,9 @@ const DIRECTORY_MODE: u32 = 0o700;
 /// Permissions of files.
 pub(crate) const FILE_MODE: u32 = 0o600;
 
+/// How often something is done whose directory was removed meanwhile.
+const MAX_TRIES: u32 = 100;
+
 /// Opens a directory of the store. Where other users may write, one of them can have put something else in
 /// its place since the store was opened.
 pub(crate) fn own_folder(path: &Path) -> Result<Folder, StoreError> {
@@ -49,6 +52,29 @@ pub(crate) fn make_directory(path: &Path) -> Result<(), StoreError> {
         _ => {}
     }
     own_folder(path).map(drop)
+}
+
+/// Makes the directories that are missing, each of which is in the one before. An agent that ends on the same
+/// host may remove empty ones meanwhile.
+pub(crate) fn make_directories(paths: &[&Path]) -> Result<(), StoreError> {
+    again_while_missing(|| paths.iter().try_for_each(|path| make_directory(path)))
+}
+
+/// Does something again, but not for ever, when a directory was missing.
+pub(crate) fn again_while_missing<R>(
+    mut act: impl FnMut() -> Result<R, StoreError>,
+) -> Result<R, StoreError> {
+    let mut tries = 1;
+    loop {
+        match act() {
+            Err(StoreError::System { source, .. })
+                if source.kind() == io::ErrorKind::NotFound && tries < MAX_TRIES =>
+            {
+                tries += 1;
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Returns whether there is nothing with this name, not even a link.

@@ -27,7 +27,7 @@ pub struct SavedFile {
     pub ranks: u32,
     /// Bytes of the file.
     pub bytes: u64,
-    /// When it was closed: seconds since 1970.
+    /// When it was closed: seconds since 1970, in whole milliseconds.
     #[serde(deserialize_with = "seconds::required")]
     pub closed: f64,
 }
@@ -45,7 +45,7 @@ impl SavedFile {
             rank: sidecar.rank,
             ranks: sidecar.ranks,
             bytes: sidecar.bytes,
-            closed: sidecar.closed,
+            closed: seconds::rounded(sidecar.closed),
         }
     }
 
@@ -83,7 +83,26 @@ impl SavedFile {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// Whoever gets a sidecar from another node compares it with what the master says of the file.
+        #[test]
+        fn the_text_of_a_sidecar_is_that_of_the_same_file(closed in 0.0..1e11_f64) {
+            let sidecar = Sidecar {
+                ranks: 1,
+                series: 1,
+                closed,
+                ..Sidecar::new("ab".to_owned(), "t".to_owned(), Prefix::try_from("p").unwrap())
+            };
+            let read = Sidecar::parse(&sidecar.text()).unwrap();
+            prop_assert_eq!(SavedFile::of(&read), SavedFile::of(&sidecar));
+            let again = Sidecar::parse(&read.text()).unwrap();
+            prop_assert_eq!(again, read);
+        }
+    }
 
     #[test]
     fn keys_tell_files_from_each_other() {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Prefix;
+use crate::{Prefix, seconds};
 
 /// The word by which a sidecar is recognized.
 const FORMAT: &str = "pmc-checkpoint";
@@ -61,7 +61,8 @@ pub struct Sidecar {
     pub bytes: u64,
     /// CRC-32 of each MiB.
     pub crc32: Vec<u32>,
-    /// When it was closed: seconds since 1970.
+    /// When it was closed: seconds since 1970, as text in whole milliseconds.
+    #[serde(serialize_with = "seconds::write_rounded")]
     pub closed: f64,
     /// Host on which it was written.
     pub host: String,

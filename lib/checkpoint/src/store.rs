@@ -8,14 +8,21 @@ use std::path::{Path, PathBuf};
 use pmc_files::Folder;
 
 use crate::error::at;
-use crate::own::{MAX_TEXT, check_owner, make_directory, own_folder, remove_directory, replace, write_new};
+use crate::own::{
+    MAX_TEXT, check_owner, make_directories, make_directory, own_folder, remove_directory, replace, write_new,
+};
 use crate::{Notice, StoreError, TaskStore, notice, task_directory};
+
+/// Levels of directories in the directory of a store: tasks and series.
+const DEPTH: u32 = 2;
 
 /// The checkpoint store of a DAG.
 #[derive(Clone, Debug)]
 pub struct Store {
     path: PathBuf,
     id: String,
+    /// It is the part of a store that a node has.
+    is_on_node: bool,
 }
 
 impl Store {
@@ -43,7 +50,11 @@ impl Store {
             Ok(text) => {
                 let id = text.trim_end().to_owned();
                 match is_id(&id) {
-                    true => Ok(Some(Self { path, id })),
+                    true => Ok(Some(Self {
+                        path,
+                        id,
+                        is_on_node: false,
+                    })),
                     false => Err(StoreError::Id(file)),
                 }
             }
@@ -83,11 +94,14 @@ impl Store {
         if !is_id(id) {
             return Err(StoreError::Id(folder.to_owned()));
         }
-        make_directory(folder)?;
         let path = folder.join(id);
-        make_directory(&path)?;
+        make_directories(&[folder, &path])?;
         let id = id.to_owned();
-        Ok(Self { path, id })
+        Ok(Self {
+            path,
+            id,
+            is_on_node: true,
+        })
     }
 
     /// Returns the ids of the stores of which a node has a part in this folder.
@@ -103,6 +117,15 @@ impl Store {
             .map(|entry| entry.file_name());
         let ids = names.filter_map(|name| name.into_string().ok().filter(|name| is_id(name)));
         ids.collect()
+    }
+
+    /// Removes the directories of a part of a store on a node in which there is nothing, and the folder with
+    /// it if that is empty then. Other agents of the host may use them: they make them again.
+    pub fn remove_empty_on_node(folder: &Path) {
+        for id in Self::ids_on_node(folder) {
+            remove_empty(&folder.join(id), DEPTH);
+        }
+        let _ = fs::remove_dir(folder);
     }
 
     /// Returns the id of the store.
@@ -132,7 +155,7 @@ impl Store {
     }
 
     fn directory(&self, task: &str) -> TaskStore {
-        TaskStore::new(&self.path, task, &self.id)
+        TaskStore::new(&self.path, task, &self.id, self.is_on_node)
     }
 
     /// Returns the tasks that have saved something, in the order of their names.
@@ -180,6 +203,18 @@ impl Store {
         let parent = Folder::find(parent.unwrap_or(Path::new("."))).map_err(at(&self.path))?;
         remove_directory(&parent, &self.path)
     }
+}
+
+/// Removes a directory if there is nothing in it but empty directories, this number of levels deep.
+fn remove_empty(path: &Path, levels: u32) {
+    if levels > 0 {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        // Not what links lead to.
+        let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        directories.for_each(|entry| remove_empty(&entry.path(), levels - 1));
+    }
+    // One that is not empty stays.
+    let _ = fs::remove_dir(path);
 }
 
 /// Returns whether a text can be the id of a store.

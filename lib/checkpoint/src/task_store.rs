@@ -9,8 +9,8 @@ use pmc_files::Destination;
 
 use crate::error::at;
 use crate::own::{
-    FILE_MODE, MAX_TEXT, Sync, found, is_gone, make_directory, own_folder, remove_directory, replace,
-    sync_directory, write_anew,
+    FILE_MODE, MAX_TEXT, Sync, again_while_missing, found, is_gone, make_directories, make_directory,
+    own_folder, remove_directory, replace, sync_directory, write_anew,
 };
 use crate::{AllSeries, InvalidSidecar, Prefix, Series, Sidecar, StoreError, sidecar, verify};
 
@@ -48,6 +48,8 @@ pub struct TaskStore {
     run: String,
     /// Ending of the directories of series.
     ending: &'static str,
+    /// The store is that of a node: other agents of the host remove its directories when they are empty.
+    is_on_node: bool,
 }
 
 /// What the store beside a DAG file has of a task.
@@ -70,12 +72,13 @@ pub struct Verified {
 
 impl TaskStore {
     /// The files of the task with this directory in a store with this path and id.
-    pub(crate) fn new(store: &Path, task: &str, run: &str) -> Self {
+    pub(crate) fn new(store: &Path, task: &str, run: &str, is_on_node: bool) -> Self {
         Self {
             path: store.join(task),
             task: task.to_owned(),
             run: run.to_owned(),
             ending: "",
+            is_on_node,
         }
     }
 
@@ -324,11 +327,20 @@ impl TaskStore {
     /// # Errors
     /// It cannot be created.
     pub fn create(&self, series: u64, prefix: &Prefix, rank: u32) -> Result<File, StoreError> {
-        make_directory(&self.path)?;
-        make_directory(&self.series_path(series))?;
-        let path = self.file_path(series, prefix, rank, PART);
-        let destination = Destination::named(&path).map_err(at(&path))?;
-        destination.create_anew(FILE_MODE).map_err(at(&path))
+        let (directory, path) = (
+            self.series_path(series),
+            self.file_path(series, prefix, rank, PART),
+        );
+        let mut directories = vec![self.path.as_path(), &directory];
+        if self.is_on_node {
+            let outer = self.path.ancestors().skip(1).take(2);
+            outer.for_each(|outer| directories.insert(0, outer));
+        }
+        again_while_missing(|| {
+            make_directories(&directories)?;
+            let destination = Destination::named(&path).map_err(at(&path))?;
+            destination.create_anew(FILE_MODE).map_err(at(&path))
+        })
     }
 
     /// Removes a file that was not closed.

@@ -24,6 +24,9 @@ pub type Orders = Vec<(NodeId, MasterSays)>;
 /// Maximum files that a node gets at a time, and that it gives.
 const MAX_TRANSFERS: usize = 2;
 
+/// How often nodes could not get a file before no more are asked to, until another node comes.
+const MAX_FAILURES: u32 = 8;
+
 /// Number of safe series that are kept.
 const KEPT: usize = 2;
 
@@ -77,6 +80,8 @@ struct File {
     /// Who gets a copy from whom.
     coming: Option<(NodeId, NodeId)>,
     in_store: InStore,
+    /// How often a node could not get it.
+    failures: u32,
 }
 
 impl File {
@@ -86,6 +91,7 @@ impl File {
             places: BTreeSet::new(),
             coming: None,
             in_store: InStore::No,
+            failures: 0,
         }
     }
 
@@ -153,6 +159,12 @@ impl Book {
             ..Node::default()
         };
         self.nodes.insert(node, new);
+        for (key, task) in &mut self.tasks {
+            for file in task.files.values_mut().filter(|file| file.failures > 0) {
+                file.failures = 0;
+                self.waiting.insert(key.clone());
+            }
+        }
         self.order_copies(orders);
         self.order_flushes();
     }
@@ -298,14 +310,17 @@ impl Book {
         }
         let failed = known.coming.take_if(|(to, _)| *to == node);
         if let Some(transfer) = failed {
+            known.failures += 1;
             end_transfer(&mut self.nodes, transfer);
             // Its disk is full, perhaps: others come first from now on.
             if let Some(holder) = self.nodes.get_mut(&node) {
                 holder.bytes = u64::MAX;
             }
         }
-        self.waiting.insert(key);
+        self.waiting.insert(key.clone());
         self.order_copies(orders);
+        // Perhaps only the store can hold it.
+        self.consider_flush(&key);
         self.order_flushes();
     }
 
@@ -464,7 +479,7 @@ impl Book {
                 .iter_mut()
                 .filter(|((series, ..), _)| *series == newest);
             for (_, file) in files {
-                if !file.is_safe(nodes) && file.coming.is_none() {
+                if !file.is_safe(nodes) && file.coming.is_none() && file.failures < MAX_FAILURES {
                     match order_copy(nodes, file) {
                         Some(order) => orders.push(order),
                         None => waits = true,

@@ -211,3 +211,43 @@ fn what_another_user_has_put_in_the_place_of_the_store_is_not_removed() {
     store.remove().unwrap();
     assert!(kept.exists() && away.exists() && !dir.path().join("w.dag.checkpoints").exists());
 }
+
+/// Agents of one host have one folder: what is empty when one of them ends may be about to be used by others.
+#[test]
+fn a_file_is_created_although_another_agent_removes_empty_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("pmc-checkpoints-0");
+    let id = "0123456789abcdef0123456789abcdef";
+    let store = Store::make_on_node(&folder, id).unwrap();
+    let task = store.task(b"a").unwrap();
+    // All of them are gone.
+    Store::remove_empty_on_node(&folder);
+    assert!(!folder.exists());
+    save(&task, 1, b"one");
+    // They go again and again, also between two steps.
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                Store::remove_empty_on_node(&folder);
+            }
+        });
+        for series in 2..100 {
+            save(&task, series, b"more");
+            task.remove().unwrap();
+            save(
+                &Store::make_on_node(&folder, id).unwrap().task(b"a").unwrap(),
+                series,
+                b"more",
+            );
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    // What has a file stays.
+    Store::remove_empty_on_node(&folder);
+    assert_eq!(chosen(&task), (Some(99), 0));
+    task.remove().unwrap();
+    fs::create_dir_all(folder.join(id).join("b/7")).unwrap();
+    Store::remove_empty_on_node(&folder);
+    assert!(!folder.exists());
+}

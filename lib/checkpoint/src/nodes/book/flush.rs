@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Book, File, KEPT, MAX_TRANSFERS, Node, NodeId, Orders, Task, TaskKey};
+use super::{Book, File, KEPT, MAX_FAILURES, MAX_TRANSFERS, Node, NodeId, Orders, Task, TaskKey};
 use crate::nodes::SavedFile;
 
 /// Number of series after which the next one is flushed.
@@ -315,7 +315,7 @@ impl Book {
         let has_place = |file: &File| {
             let others = nodes.iter().filter(|(_, node)| !node.is_leaving);
             let mut others = others.filter(|(node, _)| !file.places.contains(node));
-            file.is_safe(nodes) || others.next().is_some()
+            file.is_safe(nodes) || (file.failures < MAX_FAILURES && others.next().is_some())
         };
         let can_be_held = nodes.len() < flushes.awaited || task.series(newest).all(has_place);
         if flushes.are_all || !can_be_held || task.flush.is_due(newest, flushes.now) {

@@ -76,6 +76,27 @@ fn a_file_gets_a_second_place_and_is_given_from_there() {
 }
 
 #[test]
+fn nodes_are_not_asked_for_ever_for_a_file_that_none_can_get() {
+    let mut book = begun(&[1, 2, 3]);
+    let mut orders = Vec::new();
+    book.has(1, file(1, 7, 0, 1), &mut orders);
+    let mut asked = 0;
+    while let Some((node, MasterSays::Copy { file, .. })) = orders.pop() {
+        asked += 1;
+        assert!(asked < 100, "{asked}");
+        book.has_not(node, &file, &mut orders);
+    }
+    assert_eq!(asked, MAX_FAILURES);
+    // The store holds it, as no node can.
+    assert_eq!(book.flushes(), 1);
+    // Another node can do it, perhaps.
+    book.begin(4, address(4), &mut orders);
+    let is_copy =
+        |(node, order): &(NodeId, MasterSays)| *node == 4 && matches!(order, MasterSays::Copy { .. });
+    assert!(orders.iter().any(is_copy), "{orders:?}");
+}
+
+#[test]
 fn only_the_newest_of_those_that_wait_is_copied() {
     let mut book = begun(&[1, 2]);
     let mut orders = Vec::new();
