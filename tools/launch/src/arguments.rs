@@ -189,7 +189,7 @@ impl Options {
     /// # Errors
     /// The load file cannot be read: a sentence.
     pub fn shape(&self) -> Result<Shape, String> {
-        let (lines, is_file) = crate::front::lines_of(self).map_err(|error| error.to_string())?;
+        let (lines, is_file) = crate::lines::of_words(&self.words).map_err(|error| error.to_string())?;
         let default = match (self.nodes, self.ranks_per_node) {
             (Some(nodes), each) => nodes.saturating_mul(each.unwrap_or(1)),
             (None, each) => each.unwrap_or(1),

@@ -8,11 +8,7 @@ mod proxies;
 mod report;
 mod signals;
 
-use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -21,7 +17,7 @@ use pmc_stacks::HostStacks;
 use crate::arguments::Options;
 use crate::error::LaunchError;
 use crate::frames::{Bytes, Input, Stream, ToFront, ToProxy};
-use crate::loadfile::{self, Line, Ranks};
+use crate::lines;
 use crate::pmi::Names;
 use crate::world::World;
 use inputs::InputReader;
@@ -29,9 +25,6 @@ use output::Outputs;
 use proxies::Proxies;
 use report::{Ends, Report};
 use signals::{Interrupts, Step};
-
-/// Most bytes of a load file.
-const MAX_LOAD_FILE: u64 = 64 << 20;
 
 /// What comes to the loop.
 #[derive(Debug)]
@@ -77,7 +70,7 @@ struct Launch<'a> {
 pub(crate) fn run(options: &Options) -> Result<u8, LaunchError> {
     let begun = Instant::now();
     let mut hosts = hosts::of_surroundings(&mut |name| std::env::var_os(name))?;
-    let lines = lines_of(options)?;
+    let lines = lines::of_words(&options.words)?;
     let world = World::new(&hosts.hosts, &options.wanted(), lines.0.clone(), lines.1)?;
     if options.dry_run {
         pmc_terminal::print(&report::placement(&world));
@@ -123,32 +116,6 @@ pub(crate) fn run(options: &Options) -> Result<u8, LaunchError> {
         ));
     }
     Ok(code)
-}
-
-/// The programs: one on the command line, or those of a load file.
-pub(crate) fn lines_of(options: &Options) -> Result<(Vec<Line>, bool), LaunchError> {
-    let first = options.words.first().map(Path::new).unwrap_or(Path::new(""));
-    let is_load_file = options.words.len() == 1
-        && fs::metadata(first).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 == 0);
-    if !is_load_file {
-        let words = options.words.iter().map(|word| word.as_bytes().to_vec());
-        let line = Line {
-            ranks: Ranks::Others,
-            words: words.collect(),
-            hosts: Vec::new(),
-        };
-        return Ok((vec![line], false));
-    }
-    let text = pmc_files::read(first, MAX_LOAD_FILE).map_err(|error| LaunchError::File {
-        path: first.to_owned(),
-        why: pmc_dag::reason(&error).to_string(),
-    })?;
-    let lines = loadfile::parse(&text).map_err(|error| LaunchError::LoadFile {
-        path: first.to_owned(),
-        line: error.line,
-        why: error.why,
-    })?;
-    Ok((lines, true))
 }
 
 impl Launch<'_> {

@@ -23,6 +23,7 @@ mod error;
 mod frames;
 mod front;
 pub mod internals;
+mod lines;
 mod loadfile;
 mod pmi;
 mod proxy;

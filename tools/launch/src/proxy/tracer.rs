@@ -1,7 +1,8 @@
 //! Ranks that stay traced while they run, for `-g`: where they are when a signal ends them.
 //!
-//! The thread that has started the ranks is their tracer. Their threads and children are traced, too, as a
-//! rank may be a script. All of them run as they would otherwise, but that they cannot be stopped by a signal.
+//! The thread that has started the ranks is their tracer. Their threads and children are traced, too, as
+//! a rank may be a script. All of them run as they would otherwise, but that they cannot be stopped by a
+//! signal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
