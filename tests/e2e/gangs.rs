@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
 "#;
 
 /// What gangs run: programs of one of the kinds of MPI.
-struct Mpi {
+pub(crate) struct Mpi {
     /// Compiles a program, the options follow.
     compiler: Vec<OsString>,
     /// Where its programs are, before others.
@@ -87,7 +87,7 @@ struct Mpi {
 
 impl Mpi {
     /// Debian's.
-    fn debian(compiler: &str) -> Self {
+    pub(crate) fn debian(compiler: &str) -> Self {
         Self {
             compiler: vec![compiler.into()],
             bin: None,
@@ -156,9 +156,9 @@ fn variables() -> Vec<(&'static str, OsString)> {
 }
 
 /// Three nodes with agents, and a master.
-struct Scene {
+pub(crate) struct Scene {
     mpi: Mpi,
-    folder: tempfile::TempDir,
+    pub(crate) folder: tempfile::TempDir,
     // Nodes before their network.
     nodes: Vec<Node>,
     /// Options about CPUs.
@@ -172,7 +172,7 @@ struct Scene {
 
 impl Scene {
     /// Compiles the program, and writes a DAG.
-    fn new(mpi: Mpi, dag: &str) -> Self {
+    pub(crate) fn new(mpi: Mpi, dag: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let path = |name: &str| folder.path().join(name);
         mpi.compile(folder.path(), "ring", RING);
@@ -192,11 +192,11 @@ impl Scene {
         }
     }
 
-    fn path(&self, name: &str) -> std::path::PathBuf {
+    pub(crate) fn path(&self, name: &str) -> std::path::PathBuf {
         self.folder.path().join(name)
     }
 
-    fn text(&self, name: &str) -> String {
+    pub(crate) fn text(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
@@ -218,7 +218,7 @@ impl Scene {
         self.master = Some(master.spawn().expect("a master"));
     }
 
-    fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         self.write_names();
         self.start_master();
         for name in NODES {
@@ -288,13 +288,13 @@ impl Scene {
         status.success()
     }
 
-    fn succeed(&mut self) {
+    pub(crate) fn succeed(&mut self) {
         let succeeded = self.wait();
         assert!(succeeded, "{}", self.said());
     }
 
     /// What master, agents and tasks have said.
-    fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         let files = fs::read_dir(self.folder.path()).expect("the folder").flatten();
         let files = files.filter(|file| file.file_name().to_string_lossy().contains(".err."));
         let tasks: String = files
@@ -304,7 +304,7 @@ impl Scene {
     }
 
     /// Processes that run this program of the scene.
-    fn processes(&self, name: &str) -> Vec<Pid> {
+    pub(crate) fn processes(&self, name: &str) -> Vec<Pid> {
         let processes = fs::read_dir("/proc").expect("/proc").flatten();
         let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let is_it = |pid: &i32| {
@@ -316,7 +316,7 @@ impl Scene {
         pids.filter(is_it).map(Pid::from_raw).collect()
     }
 
-    fn wait_for(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+    pub(crate) fn wait_for(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let begun = Instant::now();
         while !is_so(self) {
             assert!(begun.elapsed() < LIMIT, "{what}\n{}", self.said());
@@ -365,7 +365,7 @@ impl Scene {
     }
 
     /// Waits until ranks and launchers of the gang are gone.
-    fn nothing_is_left(&self, names: &[&str]) {
+    pub(crate) fn nothing_is_left(&self, names: &[&str]) {
         let begun = Instant::now();
         loop {
             let left: Vec<&&str> = names
@@ -407,7 +407,7 @@ fn each_host(output: &str) -> Vec<usize> {
 }
 
 /// Output of the latest attempt of a task.
-fn output(folder: &Path, task: &str) -> String {
+pub(crate) fn output(folder: &Path, task: &str) -> String {
     let files = (0..10)
         .rev()
         .map(|number| folder.join(format!("{task}.out.{number:03}")));
@@ -418,7 +418,7 @@ fn output(folder: &Path, task: &str) -> String {
 }
 
 /// Our own launcher.
-fn pmc_launch() -> String {
+pub(crate) fn pmc_launch() -> String {
     Build::Local.program("pmc-launch").display().to_string()
 }
 
