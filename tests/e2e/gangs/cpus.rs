@@ -70,8 +70,8 @@ fn pairs_have_cpus_of_their_own(mpi: Mpi, launchers: &[&str]) {
     for (number, launcher) in (0..rounds).zip(launchers.iter().cycle()) {
         for (own, other) in [("a", "b"), ("b", "a")] {
             dag += &format!(
-                "TASK {own}{number} -t 3 --on n[1-2] -N 2 -c 1 -m 100 {launcher} ./places {own}{number}.there \
-                 {other}{number}.there\n"
+                "TASK {own}{number} -t 3 --on n[1-2] -N 2 -c 1 -m 100 {launcher} \
+                 ./places {own}{number}.there {other}{number}.there\n"
             );
         }
         if let Some(before) = number.checked_sub(1) {

@@ -23,7 +23,8 @@ fn a_gang_of_a_sub_workflow_takes_hosts_in_the_log_of_its_dag() {
     let mut scene = Scene::new(Mpi::debian("mpicc.openmpi"), dag);
     fs::create_dir(scene.path("sub")).expect("a directory");
     let inner = "TASK gang --on n[1-2] -N 2 -m 100 /bin/sleep 0.5\n\
-                 TASK fails -N 2 --on n[1-2] -t 2 -m 100 /bin/sh -c 'test -e once || { touch once; exit 1; }'\n\
+                 TASK fails -N 2 --on n[1-2] -t 2 -m 100 \
+                 /bin/sh -c 'test -e once || { touch once; exit 1; }'\n\
                  TASK after -m 50 /bin/true\nEDGE gang fails\nEDGE fails after\n";
     fs::write(scene.path("sub/s.dag"), inner).expect("a DAG");
     scene.start();
