@@ -12,7 +12,7 @@ use monitord_compat::resource_log::{self, Free};
 use pmc_control::NodeStatus;
 use pmc_dag::Dag;
 
-use super::Change;
+use super::free::Change;
 use crate::protocol::Rank;
 use crate::scheduler::Record;
 
