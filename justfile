@@ -65,7 +65,7 @@ deb:
 tarball:
     packaging/build {{profile}} {{target}} {{glibc}} tarball
 
-# The packages for aarch64, into target/aarch64/build/packages (needs root, debootstrap and 4 GB)
+# The packages for aarch64, into target/aarch64/build/packages (needs root, mmdebstrap and 4 GB)
 aarch64:
     packaging/aarch64 {{profile}} {{glibc}} target/aarch64
 

@@ -13,12 +13,14 @@
 //!
 //! The line `10,000 agents` measures scheduler and agent transport together (`master/agents.rs`), the line
 //! `simulated run` what `pmc simulate` does, the lines `gang of …` a task over many of 10,000 hosts
-//! (`master/gangs.rs`).
+//! (`master/gangs.rs`), the line `expected run times` what these cost (`master/run_times.rs`).
 
 #[path = "master/agents.rs"]
 mod agents;
 #[path = "master/gangs.rs"]
 mod gangs;
+#[path = "master/run_times.rs"]
+mod run_times;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -142,6 +144,14 @@ fn main() {
     }
     if "simulated run".contains(filter) {
         simulated_run(largest, rounds);
+    }
+    if "expected run times".contains(filter) {
+        let run_times::Rates { without, far, near } = run_times::measure(largest, rounds);
+        println!(
+            "{:<36} {largest:>9} {without:>12.0} without, {far:.3} of that if the end is far, {near:.3} if each \
+             task is looked up (bar 0.950)",
+            "expected run times"
+        );
     }
     for nodes in [100, 1000] {
         let what = format!("gang of {nodes} hosts of {}", gangs::HOSTS);
@@ -326,6 +336,11 @@ fn result(submit: SubmitId) -> TaskResult {
 
 /// Measures a run from the first to the last task, without reading and registering.
 fn run(dag: &Arc<Dag>) -> Duration {
+    run_with(dag, |_| {}, |_| {})
+}
+
+/// The same. The scheduler is told something before the first task starts, and after the first look.
+fn run_with(dag: &Arc<Dag>, before: impl Fn(&mut Master), after: impl Fn(&mut Master)) -> Duration {
     let mut sent = Sent::new(dag);
     let config = MasterConfig {
         max_attempts: 1,
@@ -341,8 +356,10 @@ fn run(dag: &Arc<Dag>) -> Duration {
             .expect("each registers once");
     }
     master.start(&mut sent).expect("every task fits");
+    before(&mut master);
     let start = cpu_time();
     master.schedule(&mut sent);
+    after(&mut master);
     while let Some((rank, submit)) = sent.queue.pop_front() {
         master
             .handle(Event::Finished(rank, result(submit)), &mut sent)

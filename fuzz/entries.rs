@@ -52,9 +52,12 @@ macro_rules! for_each_entry {
             invocation_record invocation_record 4,
             jobstate_log jobstate_log 4,
             journal journal 1,
+            launch_frames launch_frames 1,
             link_frames link_frames 1,
             lite_description lite_description 1,
+            load_file load_file 1,
             packed packed 20,
+            pmi_lines pmi_lines 4,
             properties properties 4,
             replicas replicas 10,
             rescue rescue 1,
@@ -79,6 +82,7 @@ pub use built::{dagman_built, http_answer, lite_description, packed, submit_word
 pub use built::{dagman_files_of, description_of};
 pub use logs::{batch_jobs, braindump, dagman_out, invocation_record, jobstate_log, static_bp};
 pub use planner::{properties, replicas, sites, transformations, workflow};
+pub use pmc_launch::internals::{launch_frames, load_file, pmi_lines};
 pub use services::{checkpoint_store, gang_frames};
 
 /// Text of a DAG. Tasks are found by name, and words can be quoted again.

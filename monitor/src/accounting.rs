@@ -375,6 +375,8 @@ mod tests {
                 *begin,
                 Event::Begin {
                     nodes: (0..*nodes).map(|node| format!("n{node}")).collect(),
+                    slots: None,
+                    limit: None,
                     chain: 0,
                     resubmit: 9,
                     command: Vec::new(),

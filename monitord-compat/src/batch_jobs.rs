@@ -31,6 +31,12 @@ pub enum Event {
     Begin {
         /// Nodes of the job, the first one first, as far as they are known.
         nodes: Vec<String>,
+        /// Processes that the job has room for, as the batch system says it.
+        #[serde(default)]
+        slots: Option<u32>,
+        /// Minutes of the job, as the batch script says it.
+        #[serde(default)]
+        limit: Option<u64>,
         /// The job that was handed in last has this number in its chain, from 0.
         chain: u32,
         /// Maximum number of further jobs.
@@ -157,6 +163,8 @@ mod tests {
         let events = [
             Event::Begin {
                 nodes: vec!["n1".to_owned(), "n2".to_owned()],
+                slots: Some(8),
+                limit: Some(90),
                 chain: 2,
                 resubmit: 5,
                 command: vec!["/opt/x y".to_owned(), "--\"\n".to_owned()],
@@ -199,6 +207,21 @@ mod tests {
             assert_eq!(parse(&torn).last(), Some(&entries[0]), "{length}");
         }
     }
+
+    #[test]
+    fn a_begin_without_slots_and_limit_counts() {
+        let line = concat!(
+            r#"{"at":1.5,"job":"slurm 17","event":"begin","nodes":["n1"],"#,
+            r#""chain":0,"resubmit":0,"command":["x"]}"#
+        );
+        let entries = parse(&format!("{line}\n"));
+        let slots = entries.iter().map(|entry| match &entry.event {
+            Event::Begin { slots, limit, .. } => (*slots, *limit),
+            _ => (Some(0), Some(0)),
+        });
+        assert_eq!(slots.collect::<Vec<_>>(), [(None, None)]);
+    }
+
     #[test]
     fn a_ledger_that_another_user_may_have_written_is_not_believed() {
         if !nix::unistd::geteuid().is_root() {

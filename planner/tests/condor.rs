@@ -115,6 +115,41 @@ fn universes_are_those_of_the_style() -> Outcome {
     Ok(())
 }
 
+/// The depth of a job counts from the job that makes the work directory. What was there before is staged out
+/// without it.
+#[test]
+fn files_that_exist_are_registered_first() -> Outcome {
+    let site = format!("{SHARED}  profiles: {{pegasus: {{style: condor}}}}\n");
+    let case = chain(&site, "");
+    case.replicas(&["in", "out"]);
+    let more =
+        "- type: job\n  id: C\n  name: second\n  uses: [{lfn: out, type: input}, {lfn: end, type: output}]\n";
+    let workflow = case.file("workflow.yml");
+    case.put(
+        "workflow.yml",
+        &workflow.replace("jobDependencies:\n", &format!("{more}jobDependencies:\n")),
+    );
+    let planned = case.plan_only(&format!(
+        "{LINE} --sites far -Dpegasus.data.configuration=sharedfs"
+    ))?;
+    let dag = fs::read_to_string(planned.submit_dir.join("chain-0.dag"))?;
+    let of = |kind: &str| -> Vec<&str> {
+        let begin = format!("PRIORITY {kind}");
+        dag.lines()
+            .filter(|line| line.starts_with(&begin))
+            .filter_map(|line| line.rsplit(' ').next())
+            .collect()
+    };
+    let mut registrations = of("register_");
+    registrations.sort_unstable();
+    assert_eq!(
+        (of("second_C"), registrations),
+        (vec!["20"], vec!["10", "40"]),
+        "{dag}"
+    );
+    Ok(())
+}
+
 #[test]
 fn of_the_stage_in_jobs_of_a_level_those_of_most_jobs_come_first() -> Outcome {
     let mut text = String::from("pegasus: \"5.0\"\nname: wide\njobs:\n");

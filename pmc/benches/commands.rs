@@ -184,15 +184,17 @@ fn serve(directory: &Path, _: usize, workers: usize) -> Option<f64> {
         .spawn()
         .expect("the run starts");
     let mut line = String::new();
-    let stdout = served.stdout.take().expect("a pipe");
-    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    // Open until the run has ended, since it may print more.
+    let mut stdout = BufReader::new(served.stdout.take().expect("a pipe"));
+    stdout.read_line(&mut line).expect("a line");
     let tasks = File::open(directory.join("tasks")).expect("the tasks");
     let begin = Instant::now();
     timed(pmc(&["add", "run"]).stdin(tasks));
     timed(&mut pmc(&["wait", "run"]));
     let seconds = begin.elapsed().as_secs_f64();
     timed(&mut pmc(&["serve", "run", "--stop"]));
-    served.wait().expect("the run ends");
+    let status = served.wait().expect("the run ends");
+    assert!(status.success(), "pmc serve: {status}");
     Some(seconds)
 }
 

@@ -20,6 +20,7 @@ mod reach;
 mod recorded;
 mod resume_command;
 mod run_outcome;
+mod session;
 mod signals;
 mod submit;
 mod summary;
@@ -81,7 +82,7 @@ pub fn main() -> ExitCode {
         cli::Command::Nodes(arguments) => (commands::control::nodes(&arguments), false),
         cli::Command::Why(arguments) => (commands::control::why(&arguments), false),
         cli::Command::Stack(arguments) => (commands::stack::stack(&arguments), false),
-        cli::Command::Launch(arguments) => (Ok(pmc_launch::launch(&arguments)), false),
+        cli::Command::Launch(arguments) => (commands::launch::launch(&arguments), false),
         cli::Command::Kill(arguments) => (commands::control::kill(&arguments), false),
         cli::Command::Drain(arguments) => (commands::control::drain(&arguments), false),
         cli::Command::Submit(arguments) => (commands::control::submit(&arguments), false),

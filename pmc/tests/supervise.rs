@@ -276,3 +276,89 @@ fn an_end_that_nobody_knows_is_none() {
         "{said}"
     );
 }
+
+/// What a run has written: its files, and what the logs say but times, numbers of processes and names of
+/// attempts' files.
+fn logs(scene: &Scene) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(scene.0.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        // The ledger is new.
+        .filter(|name| name != "bin" && name != "w.dag.jobs")
+        .collect();
+    names.sort();
+    let mut lines = Vec::new();
+    for name in names {
+        let text = scene.read(&name);
+        let parts = |line: &str| match name.as_str() {
+            // Seconds, free slots, CPUs, memory, host.
+            "w.dag.resource" => line.split(',').skip(1).collect::<Vec<_>>().join(","),
+            // Seconds, task, state, number.
+            "jobstate.log" => line.split(' ').skip(1).take(3).collect::<Vec<_>>().join(" "),
+            "w.dag.rescue" => line.to_owned(),
+            _ => String::new(),
+        };
+        let own = text.lines().map(|line| format!("{name}: {}", parts(line)));
+        lines.extend(own);
+    }
+    lines.sort();
+    lines
+}
+
+/// A run in which nothing goes wrong, or a task fails, is the same whether or not it has a supervisor.
+#[test]
+fn an_undisturbed_run_has_the_slots_logs_and_exit_codes_of_one_without_supervisor() {
+    for (last, code) in [("exit 0", 0), ("exit 3", 1)] {
+        let dag = "TASK a ./task.sh\nTASK b ./task.sh\nTASK c ./last.sh\nEDGE a b\nEDGE b c\n";
+        let run = |words: &[&str]| {
+            let scene = Scene::new(dag);
+            scene.script("task.sh", "exit 0");
+            scene.script("last.sh", last);
+            let executor = [
+                "pegasus-mpi-cluster",
+                "--workers",
+                "2",
+                "--host-cpus",
+                "2",
+                "--host-memory",
+                "100",
+                "--jobstate-log",
+                "--monitord-hack",
+                "--per-task-stdio",
+                "--tries",
+                "1",
+                "w.dag",
+            ];
+            let output = scene.command(&[words, &executor].concat()).output().unwrap();
+            assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+            (logs(&scene), output.status.code())
+        };
+        let (bare, supervised) = (run(&[]), run(&["pmc", "supervise", "--minutes", "9", ".", "--"]));
+        assert_eq!(bare, supervised);
+        assert!(
+            bare.0.iter().any(|line| line.starts_with("w.dag.resource: 1,")),
+            "{bare:?}"
+        );
+    }
+}
+
+/// The ledger has what the batch system and the script say of the job.
+#[test]
+fn the_ledger_has_slots_and_limit_of_a_job() {
+    let scene = Scene::new("TASK a x\n");
+    let words = ["pmc", "supervise", "--minutes", "90", ".", "--", "/bin/true"];
+    let job = [
+        ("SLURM_JOB_ID", "17"),
+        ("SLURM_JOB_NODELIST", "n[1-2]"),
+        ("SLURM_NTASKS", "8"),
+    ];
+    let output = scene.command(&words).envs(job).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let known = scene.events().into_iter().find_map(|event| match event {
+        Event::Begin {
+            nodes, slots, limit, ..
+        } => Some((nodes.len(), slots, limit)),
+        _ => None,
+    });
+    assert_eq!(known, Some((2, Some(8), Some(90))));
+}

@@ -395,7 +395,7 @@ impl Plan {
             let task = random.below(self.tasks.len() as u64) as usize;
             self.tasks[task].millis = 40_000 + random.below(60_000);
             let host = random.below(self.hosts.len() as u64) as usize;
-            let (held, silent) = (3_000 + random.below(3_000), 35_000 + random.below(30_000));
+            let (held, silent) = (4_500 + random.below(1_400), 35_000 + random.below(30_000));
             self.faults.push(Fault {
                 at: random.below(30_000),
                 kind: FaultKind::LateAnswers(host, held, silent),

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use pmc_simtest::{Plan, Report, read, run, run_with, saved};
+use pmc_system::planted::{Planted, plant};
 
 /// How long the first seeds are tried, and how many at most.
 const TIME_OF_FIRST: Duration = Duration::from_secs(10);
@@ -44,6 +45,25 @@ fn saved_plans_find_nothing_any_more() {
         plans += 1;
     }
     assert!(plans > 0);
+}
+
+#[test]
+fn saved_plans_find_faults_that_are_planted() {
+    let folder = folder();
+    for (fault, name) in [
+        (
+            Planted::UnansweredIsDeath,
+            "agent_that_gets_no_answer_is_not_dead",
+        ),
+        (Planted::UnseenSuccessor, "agent_that_no_next_master_reaches"),
+        (Planted::LeaseFromAnswer, "answers_that_come_late_win_no_lease"),
+    ] {
+        plant(Some(fault));
+        let plan = read(&saved().join(name).with_extension("json")).unwrap();
+        let Report { finding, .. } = run(&plan, folder.path());
+        let overlaps = finding.is_some_and(|finding| finding.contains("begins on"));
+        assert!(overlaps, "{fault:?} is not found");
+    }
 }
 
 /// Fresh seeds are tried by `tests/run`, which reports what they find.

@@ -4,6 +4,7 @@
 //! lease is over: from then on, the master may run them elsewhere. If the master has died, it goes on with
 //! what runs, and offers it to the next master.
 
+mod absence;
 mod away;
 mod channels;
 mod checkpoints;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pmc_link::{Agent, Client, Closed, ConnectError, Connection, Endpoint, EndpointError, Link, Timing};
+use pmc_system::planted::{Planted, is_planted};
 use pmc_system::{clock, thread};
 use pmc_wire::peers::VARIABLE;
 
@@ -29,6 +31,7 @@ use crate::protocol::{Rank, ToWorker};
 use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, Content, HostOptions};
 use crate::transport::agents::{ENDPOINT_VARIABLE, NUMBER_VARIABLE, SECOND_AGENT, endpoint_path};
 use crate::{exit, heap, host, logging, open_files};
+use absence::Absence;
 use away::OwnDirectory;
 use channels::{Channels, Members};
 use checkpoints::Checkpoints;
@@ -161,14 +164,6 @@ enum Ended {
     Lease,
     /// A signal has asked the agent to end.
     Signal,
-}
-
-/// What the agent knows about a master that it cannot reach.
-struct Absence {
-    /// `None` while there is a connection.
-    since: Option<Instant>,
-    /// When the host of the master last said that nobody listens there: the master has died.
-    dead_at: Option<Instant>,
 }
 
 impl<'a> AgentProcess<'a> {
@@ -340,8 +335,12 @@ impl<'a> AgentProcess<'a> {
         }
     }
 
-    fn connect(&self, next_master: bool) -> Result<Connection, AgentError> {
+    fn connect(&mut self, next_master: bool) -> Result<Connection, AgentError> {
+        self.absence.try_again(self.link.lease_left(), self.timing.lease);
         let endpoint = read_endpoint(self.args)?;
+        let session = self.link.session();
+        self.absence.is_alone =
+            session.is_some_and(|(epoch, _)| endpoint.epoch <= epoch) || is_planted(Planted::UnseenSuccessor);
         let hello = self.hello(next_master);
         let left = self.patience.saturating_sub(self.absence.waited());
         self.client.set_patience(left);
@@ -386,25 +385,17 @@ impl<'a> AgentProcess<'a> {
             }
             return Ok(None);
         }
-        if let AgentError::Connect(ConnectError::NobodyListens(_)) = error {
-            if self.absence.dead_at.is_none() {
-                tracing::warn!(
-                    "The master has died: the tasks of this agent go on, and it waits for the next master"
-                );
-            }
-            self.absence.dead_at = Some(now);
+        let nobody_listens = matches!(error, AgentError::Connect(ConnectError::NobodyListens(_)));
+        // What Slurm says of the node of the batch script says nothing of a next master elsewhere.
+        let is_dead = nobody_listens || (is_lost && self.absence.is_alone);
+        if is_dead && self.absence.note_death() {
+            tracing::warn!(
+                "The master has died: the tasks of this agent go on, and it waits for the next master"
+            );
         }
-        if is_lost {
-            // Slurm says that the host of the master is lost.
-            self.absence.dead_at = Some(now);
-        }
-        // As long as nobody listens at the master's host, no master has given these tasks to others.
-        let is_dead = self
-            .absence
-            .dead_at
-            .is_some_and(|at| now.saturating_duration_since(at) < self.timing.lease);
-        if is_dead && (is_lost || waited < self.patience) {
-            self.hold(Some(self.timing.lease));
+        let hold = self.absence.hold(now, self.timing.lease);
+        if !hold.is_zero() && (is_lost || waited < self.patience) {
+            self.hold(Some(hold));
             return Ok(None);
         }
         Ok(self.link.lease_left().is_zero().then_some(Ended::Lease))
@@ -553,25 +544,6 @@ impl<'a> AgentProcess<'a> {
                 None
             }
         }
-    }
-}
-
-impl Absence {
-    fn new() -> Self {
-        Self {
-            since: Some(clock::now()),
-            dead_at: None,
-        }
-    }
-
-    /// The master is there.
-    fn end(&mut self) {
-        (self.since, self.dead_at) = (None, None);
-    }
-
-    /// For how long it cannot be reached.
-    fn waited(&self) -> Duration {
-        self.since.map_or(Duration::ZERO, clock::elapsed)
     }
 }
 

@@ -13,6 +13,7 @@ use super::dags::Dags;
 use super::gangs::{Gangs, token};
 use super::redirects::WaitingRedirects;
 use super::{Observer, RunEvent, TaskEnd};
+use crate::logs::FreeOfHosts;
 use crate::options::{Options, Stdio};
 use crate::protocol::{
     GangHost, GangStart, Membership, Outcome, Output, Part, Place, Rank, SubmitId, ToWorker,
@@ -26,6 +27,7 @@ pub(super) struct DriverOutbox<'a, T> {
     pub(super) dags: Dags,
     /// The DAG of the last record about a task.
     current: Option<usize>,
+    free: FreeOfHosts,
     /// Sub-workflows that need their DAGs now.
     pub(super) nested: Vec<(TaskId, SubmitId)>,
     pub(super) observer: &'a mut Observer<'a>,
@@ -58,6 +60,7 @@ impl<'a, T> DriverOutbox<'a, T> {
             transport,
             dags: Dags::new(root),
             current: None,
+            free: FreeOfHosts::default(),
             nested: Vec::new(),
             observer,
             error: None,
@@ -288,13 +291,18 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
             }
         };
         if let Record::Capacity { .. } = record {
+            self.free.note(&record);
             self.dags.all().for_each(|run| run.logs.record(&record));
             return;
         }
         self.dags.touch(segment);
+        let change = self.free.note(&record);
         let Some(run) = self.dags.get(segment) else {
             return;
         };
+        if let Some(change) = change {
+            run.logs.change(change);
+        }
         run.logs.record(&record);
         run.restarts.note(&record);
         if let Some(numbers) = &mut run.numbers {

@@ -6,6 +6,7 @@
 mod attempts;
 mod clock;
 mod file;
+mod free;
 mod killed_run;
 mod last_second;
 mod own_resources;
@@ -23,6 +24,7 @@ pub(crate) use attempts::{executions, submissions};
 use clock::Clock;
 pub use file::LogError;
 use file::LogFile;
+pub use free::{Change, FreeOfHosts};
 use killed_run::Done;
 use monitord_compat::reason::Reason;
 use monitord_compat::resource_log::Free;
@@ -50,6 +52,8 @@ pub struct Logs {
     resource: Option<LogFile>,
     /// Set if other DAGs run in the same run.
     own_resources: Option<OwnResources>,
+    /// What the next record changes of its host.
+    change: Change,
     progress: Option<Progress>,
 }
 
@@ -103,6 +107,7 @@ impl Logs {
             rescue_path,
             resource: open("Error writing resource log", options.resource_log.as_deref())?,
             own_resources: (dag.subdag_ids().len() > 0).then(OwnResources::default),
+            change: Change::default(),
             jobstate: None,
             dagman: None,
             progress: options
@@ -243,7 +248,7 @@ impl Logs {
             }
         }
         if let (Some(own), Some(log)) = (&mut self.own_resources, &mut self.resource) {
-            own.record(&mut log.lines, now, &self.dag, record);
+            own.record(&mut log.lines, now, &self.dag, record, self.change);
         }
         match *record {
             Record::Resources { .. } | Record::Beside { .. } | Record::Capacity { .. }
@@ -259,6 +264,7 @@ impl Logs {
                 slots,
                 cpus,
                 memory_mb,
+                ..
             }
             | Record::Capacity {
                 host,
@@ -349,6 +355,12 @@ impl Logs {
         if let (Some(own), Some(log)) = (&mut self.own_resources, &mut self.resource) {
             own.nested(&mut log.lines, now, begins);
         }
+    }
+
+    /// The next record is of free resources, and they have changed like this since the last one of that
+    /// host, which may be in the log of another DAG.
+    pub fn change(&mut self, change: Change) {
+        self.change = change;
     }
 
     /// Other DAGs run in the same run: the resources in the log are those without them. To be called before

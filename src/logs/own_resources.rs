@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use monitord_compat::resource_log::{self, Free};
 use pmc_control::NodeStatus;
-use pmc_dag::{Dag, Request};
+use pmc_dag::Dag;
 
+use super::Change;
 use crate::protocol::Rank;
 use crate::scheduler::Record;
 
@@ -25,33 +26,23 @@ struct Amount {
 
 /// What the next line is about.
 #[derive(Clone, Copy, Debug)]
-enum Change {
-    /// An attempt starts.
-    Start(Request),
-    /// An attempt ends.
-    End(Request),
+enum About {
+    /// An attempt starts or ends.
+    Attempt,
     /// The command that makes a DAG starts.
-    Leave(Request),
+    Leave,
     /// This command ends.
-    Return(Request),
+    Return,
 }
 
 /// What is free of each host.
 #[derive(Debug, Default)]
 pub(super) struct OwnResources {
     hosts: BTreeMap<String, Amount>,
-    change: Option<Change>,
+    about: Option<About>,
 }
 
 impl Amount {
-    fn of(request: Request) -> Self {
-        Self {
-            slots: 1,
-            cpus: request.cpus,
-            memory_mb: request.memory_mb,
-        }
-    }
-
     fn take(&mut self, other: Self) {
         self.slots = self.slots.saturating_sub(other.slots);
         self.cpus = self.cpus.saturating_sub(other.cpus);
@@ -64,6 +55,21 @@ impl Amount {
         self.memory_mb = self.memory_mb.saturating_add(other.memory_mb);
     }
 
+    /// Changes it. Returns how much that is.
+    fn change(&mut self, by: Change) -> Self {
+        let small = |value: i64| u32::try_from(value.unsigned_abs()).unwrap_or(u32::MAX);
+        self.slots = changed(self.slots.into(), by.slots)
+            .try_into()
+            .unwrap_or(u32::MAX);
+        self.cpus = changed(self.cpus.into(), by.cpus).try_into().unwrap_or(u32::MAX);
+        self.memory_mb = changed(self.memory_mb, by.memory_mb);
+        Self {
+            slots: small(by.slots),
+            cpus: small(by.cpus),
+            memory_mb: by.memory_mb.unsigned_abs(),
+        }
+    }
+
     fn on(self, host: &str) -> Free<'_> {
         Free {
             host,
@@ -72,6 +78,10 @@ impl Amount {
             memory_mb: self.memory_mb,
         }
     }
+}
+
+fn changed(value: u64, by: i64) -> u64 {
+    value.saturating_add_signed(by)
 }
 
 impl OwnResources {
@@ -85,12 +95,20 @@ impl OwnResources {
         let hosts = nodes.iter().map(|node| (node.host.clone(), free(node)));
         Self {
             hosts: hosts.collect(),
-            change: None,
+            about: None,
         }
     }
 
-    /// Adds the lines for a record, and notes what the next one is about.
-    pub(super) fn record(&mut self, lines: &mut Vec<u8>, now: Duration, dag: &Dag, record: &Record<'_>) {
+    /// Adds the lines for a record, and notes what the next one is about. `change` is what the record says of
+    /// its host if it does.
+    pub(super) fn record(
+        &mut self,
+        lines: &mut Vec<u8>,
+        now: Duration,
+        dag: &Dag,
+        record: &Record<'_>,
+        change: Change,
+    ) {
         match *record {
             Record::Resources {
                 host,
@@ -103,7 +121,14 @@ impl OwnResources {
                     cpus,
                     memory_mb,
                 };
-                self.free(lines, now, host, amount);
+                self.free(lines, now, host, amount, change);
+            }
+            Record::Beside { host, .. } => {
+                // A line before the first one of its host says nothing.
+                if let Some(own) = self.hosts.get_mut(host) {
+                    own.change(change);
+                    resource_log::beside(lines, now, own.on(host));
+                }
             }
             Record::Capacity {
                 host,
@@ -126,49 +151,32 @@ impl OwnResources {
                 resource_log::capacity(lines, now, gone, amount.on(host));
             }
             Record::Started(task, ..) => {
-                let request = dag.request(task);
-                self.change = Some(match dag.subdag(task) {
-                    None => Change::Start(request),
-                    Some(_) => Change::Leave(request),
+                self.about = Some(match dag.subdag(task) {
+                    None => About::Attempt,
+                    Some(_) => About::Leave,
                 });
             }
-            Record::Evicted { task, .. } if dag.subdag(task).is_none() => {
-                self.change = Some(Change::End(dag.request(task)));
-            }
-            Record::Evicted { task, .. } | Record::Prepared { task, .. } => {
-                self.change = Some(Change::Return(dag.request(task)));
-            }
+            Record::Evicted { task, .. } if dag.subdag(task).is_none() => self.about = Some(About::Attempt),
+            Record::Evicted { .. } | Record::Prepared { .. } => self.about = Some(About::Return),
             Record::Ended { rank: Rank(0), .. } => self.nested(lines, now, false),
-            Record::Ended { task, .. } => self.change = Some(Change::End(dag.request(task))),
+            Record::Ended { .. } => self.about = Some(About::Attempt),
             _ => {}
         }
     }
 
     /// Adds the line for what the last record said of a host. The first line of a host is as it is.
-    fn free(&mut self, lines: &mut Vec<u8>, now: Duration, host: &str, amount: Amount) {
+    fn free(&mut self, lines: &mut Vec<u8>, now: Duration, host: &str, amount: Amount, change: Change) {
         let Some(own) = self.hosts.get_mut(host) else {
             self.hosts.insert(host.to_owned(), amount);
             resource_log::line(lines, now, amount.on(host));
             return;
         };
-        match self.change.take() {
-            None => {}
-            Some(Change::Start(request)) => {
-                own.take(Amount::of(request));
-                resource_log::line(lines, now, own.on(host));
-            }
-            Some(Change::End(request)) => {
-                own.give(Amount::of(request));
-                resource_log::line(lines, now, own.on(host));
-            }
-            Some(Change::Leave(request)) => {
-                own.take(Amount::of(request));
-                resource_log::capacity(lines, now, true, Amount::of(request).on(host));
-            }
-            Some(Change::Return(request)) => {
-                own.give(Amount::of(request));
-                resource_log::capacity(lines, now, false, Amount::of(request).on(host));
-            }
+        let Some(about) = self.about.take() else { return };
+        let amount = own.change(change);
+        match about {
+            About::Attempt => resource_log::line(lines, now, own.on(host)),
+            About::Leave => resource_log::capacity(lines, now, true, amount.on(host)),
+            About::Return => resource_log::capacity(lines, now, false, amount.on(host)),
         }
     }
 

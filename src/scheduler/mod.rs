@@ -287,6 +287,8 @@ pub enum Record<'a> {
     },
     /// Free resources of a host that a gang takes or gives back, where its command does not run.
     Beside {
+        /// The task, unless the next master does not know it.
+        task: Option<TaskId>,
         /// Host name.
         host: &'a str,
         /// Free slots.
@@ -394,7 +396,8 @@ impl Record<'_> {
     #[must_use]
     pub fn task(&self) -> Option<TaskId> {
         match *self {
-            Self::Resources { .. } | Self::Beside { .. } | Self::Capacity { .. } => None,
+            Self::Resources { .. } | Self::Capacity { .. } => None,
+            Self::Beside { task, .. } => task,
             Self::Queued(task, _)
             | Self::Fragmented(task, _)
             | Self::HeldBack(task, _)
@@ -414,7 +417,8 @@ impl Record<'_> {
     #[must_use]
     pub fn renumbered(mut self, number: TaskId) -> Self {
         match &mut self {
-            Self::Resources { .. } | Self::Beside { .. } | Self::Capacity { .. } => {}
+            Self::Resources { .. } | Self::Capacity { .. } => {}
+            Self::Beside { task, .. } => *task = Some(number),
             Self::Queued(task, _)
             | Self::Fragmented(task, _)
             | Self::HeldBack(task, _)

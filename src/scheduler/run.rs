@@ -22,7 +22,7 @@ use crate::scheduler::queue::Queue;
 use crate::scheduler::run_times::RunTimes;
 use crate::scheduler::segments::{Segment, SegmentId, add_nodes};
 use crate::scheduler::shares::{ShareId, Shares};
-use crate::scheduler::tasks::Node;
+use crate::scheduler::tasks::{NO_TASK, Node};
 use crate::scheduler::{Event, MasterError, Outbox, Record};
 
 /// Settings of a run.
@@ -523,19 +523,21 @@ impl Master {
         self.present = self.registered;
     }
 
-    /// Records what is free on a host where no command has started or ended.
-    pub(super) fn record_beside(&self, host: u32, out: &mut impl Outbox) {
-        self.record_slots_beside(host, 0, out);
+    /// Records what is free on a host where a gang of a task has taken a part or given it back, and no
+    /// command has started or ended.
+    pub(super) fn record_beside(&self, task: TaskId, host: u32, out: &mut impl Outbox) {
+        self.record_slots_beside(task, host, 0, out);
     }
 
     /// Records what is free on a host, as if this many more of its slots were.
-    pub(super) fn record_slots_beside(&self, host: u32, more: i32, out: &mut impl Outbox) {
+    pub(super) fn record_slots_beside(&self, task: TaskId, host: u32, more: i32, out: &mut impl Outbox) {
         if self.phase == Phase::Registering {
             return;
         }
         let host = self.hosts.get(host);
         let slots = (host.ranks.len() as u32).saturating_sub(host.busy);
         out.record(Record::Beside {
+            task: (task.0 != NO_TASK).then_some(task),
             host: &host.name,
             slots: slots.saturating_add_signed(more),
             cpus: host.free_cpus,

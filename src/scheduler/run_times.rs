@@ -128,13 +128,20 @@ impl Master {
         if !self.run_times.is_on {
             return;
         }
+        // Names are copied only once.
+        let mut samples = std::mem::take(&mut self.run_times.samples);
         let (dag, local) = self.locate(task);
-        let Some(transformation) = dag.transformation(local).map(Box::from) else {
-            return;
-        };
-        let sample = self.run_times.samples.entry(transformation).or_default();
-        sample.note(time);
-        if let Some(known) = sample.expected(MIN_SUCCESSES) {
+        let mut known = None;
+        if let Some(transformation) = dag.transformation(local) {
+            let sample = match samples.get_mut(transformation) {
+                Some(sample) => sample,
+                None => samples.entry(transformation.into()).or_default(),
+            };
+            sample.note(time);
+            known = sample.expected(MIN_SUCCESSES);
+        }
+        self.run_times.samples = samples;
+        if let Some(known) = known {
             self.run_times.longest = self.run_times.longest.max(known);
         }
     }

@@ -76,6 +76,7 @@ impl Outbox for Log {
                 slots,
                 cpus,
                 memory_mb,
+                ..
             } => format!("{host} ={slots} ={cpus} ={memory_mb}"),
             Record::Capacity {
                 host,

@@ -1,6 +1,10 @@
 //! Tasks over several nodes, on nodes in network namespaces with names of their own: MPI programs by plain
 //! launchers, what is killed, and what is left.
 
+mod cpus;
+mod kills;
+mod nested;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -72,7 +76,7 @@ int main(int argc, char **argv) {
 "#;
 
 /// What gangs run: programs of one of the kinds of MPI.
-struct Mpi {
+pub(crate) struct Mpi {
     /// Compiles a program, the options follow.
     compiler: Vec<OsString>,
     /// Where its programs are, before others.
@@ -83,7 +87,7 @@ struct Mpi {
 
 impl Mpi {
     /// Debian's.
-    fn debian(compiler: &str) -> Self {
+    pub(crate) fn debian(compiler: &str) -> Self {
         Self {
             compiler: vec![compiler.into()],
             bin: None,
@@ -122,6 +126,20 @@ impl Mpi {
     }
 }
 
+impl Mpi {
+    /// Compiles a program in a directory.
+    fn compile(&self, directory: &Path, name: &str, source: &str) {
+        let file = format!("{name}.c");
+        fs::write(directory.join(&file), source).expect("a source");
+        let compiled = Command::new("env")
+            .args(&self.compiler)
+            .args(["-O2", "-g", "-o", name, &file])
+            .current_dir(directory)
+            .status();
+        assert!(compiled.expect("a compiler").success());
+    }
+}
+
 /// What Open MPI and MPICH need.
 fn variables() -> Vec<(&'static str, OsString)> {
     let variables = [
@@ -138,70 +156,55 @@ fn variables() -> Vec<(&'static str, OsString)> {
 }
 
 /// Three nodes with agents, and a master.
-struct Scene {
+pub(crate) struct Scene {
     mpi: Mpi,
-    folder: tempfile::TempDir,
+    pub(crate) folder: tempfile::TempDir,
     // Nodes before their network.
     nodes: Vec<Node>,
+    /// Options about CPUs.
+    cpus: &'static [&'static str],
+    /// Last numbers of the addresses of the nodes.
+    addresses: [u32; 3],
+    last_address: u32,
     master: Option<Child>,
     network: Network,
 }
 
 impl Scene {
     /// Compiles the program, and writes a DAG.
-    fn new(mpi: Mpi, dag: &str) -> Self {
+    pub(crate) fn new(mpi: Mpi, dag: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let path = |name: &str| folder.path().join(name);
-        fs::write(path("ring.c"), RING).expect("a source");
-        let compiled = Command::new("env")
-            .args(&mpi.compiler)
-            .args(["-O2", "-g", "-o", "ring", "ring.c"])
-            .current_dir(folder.path())
-            .status();
-        assert!(compiled.expect("a compiler").success());
+        mpi.compile(folder.path(), "ring", RING);
         fs::write(path("x.dag"), dag).expect("a DAG");
         fs::create_dir(path("tmp")).expect("a directory");
-        // The namespace of the master has the first address.
-        let names = (2..)
-            .zip(NODES)
-            .map(|(number, name)| format!("10.77.0.{number} {name}\n"));
-        let names: String = names.collect();
-        fs::write(
-            path("hosts"),
-            format!("127.0.0.1 localhost\n10.77.0.1 master\n{names}"),
-        )
-        .expect("names");
         let network = Network::new().expect("network namespaces");
         Self {
             mpi,
             folder,
             nodes: Vec::new(),
+            cpus: &["--host-cpus", "2"],
+            // The namespace of the master has the first one.
+            addresses: [2, 3, 4],
+            last_address: 4,
             master: None,
             network,
         }
     }
 
-    fn path(&self, name: &str) -> std::path::PathBuf {
+    pub(crate) fn path(&self, name: &str) -> std::path::PathBuf {
         self.folder.path().join(name)
     }
 
-    fn text(&self, name: &str) -> String {
+    pub(crate) fn text(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
     fn start_master(&mut self) {
         let mut master = self.network.on_master();
         master.arg(Build::Local.program("pegasus-mpi-cluster"));
-        master.args([
-            "--agents",
-            "3",
-            "--slots",
-            "2",
-            "--host-cpus",
-            "2",
-            "--host-memory",
-            "1000",
-        ]);
+        master.args(["--agents", "3", "--slots", "2", "--host-memory", "1000"]);
+        master.args(self.cpus);
         master.args(["--per-task-stdio", "--agent-timeout", "5", "x.dag"]);
         let log = fs::File::options()
             .create(true)
@@ -215,8 +218,26 @@ impl Scene {
         self.master = Some(master.spawn().expect("a master"));
     }
 
-    fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
+        self.write_names();
         self.start_master();
+        for name in NODES {
+            let node = self.start_node(name);
+            self.nodes.push(node);
+        }
+    }
+
+    /// Writes the file of names that all nodes have.
+    fn write_names(&self) {
+        let names = NODES.iter().zip(self.addresses);
+        let names = names.map(|(name, number)| format!("10.77.0.{number} {name}\n"));
+        let names: String = names.collect();
+        let first = "127.0.0.1 localhost\n10.77.0.1 master\n";
+        fs::write(self.path("hosts"), first.to_owned() + &names).expect("names");
+    }
+
+    /// Starts a node with an agent.
+    fn start_node(&mut self, name: &str) -> Node {
         let program = Build::Local.program("pegasus-mpi-cluster");
         let program = program.to_str().expect("a path");
         let mut words: Vec<OsString> = ["/bin/sh", "-c", SETTING, "env"].map(OsString::from).into();
@@ -232,12 +253,21 @@ impl Scene {
         }
         words.extend([program, "--agent", "x.dag.endpoint"].map(OsString::from));
         let words: Vec<&OsStr> = words.iter().map(OsString::as_os_str).collect();
-        for name in NODES {
-            let started = self
-                .network
-                .start_node(name, self.folder.path(), "agent.log", &words);
-            self.nodes.push(started.expect("a node"));
-        }
+        let started = self
+            .network
+            .start_node(name, self.folder.path(), "agent.log", &words);
+        started.expect("a node")
+    }
+
+    /// Switches a node off, and on again after a while. It has another address then.
+    fn restart_node(&mut self, number: usize, pause: Duration) {
+        drop(self.nodes.remove(number));
+        std::thread::sleep(pause);
+        self.last_address += 1;
+        self.addresses[number] = self.last_address;
+        self.write_names();
+        let node = self.start_node(NODES[number]);
+        self.nodes.insert(number, node);
     }
 
     /// Waits for the end of the run. True if it has succeeded.
@@ -258,13 +288,13 @@ impl Scene {
         status.success()
     }
 
-    fn succeed(&mut self) {
+    pub(crate) fn succeed(&mut self) {
         let succeeded = self.wait();
         assert!(succeeded, "{}", self.said());
     }
 
     /// What master, agents and tasks have said.
-    fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         let files = fs::read_dir(self.folder.path()).expect("the folder").flatten();
         let files = files.filter(|file| file.file_name().to_string_lossy().contains(".err."));
         let tasks: String = files
@@ -274,7 +304,7 @@ impl Scene {
     }
 
     /// Processes that run this program of the scene.
-    fn processes(&self, name: &str) -> Vec<Pid> {
+    pub(crate) fn processes(&self, name: &str) -> Vec<Pid> {
         let processes = fs::read_dir("/proc").expect("/proc").flatten();
         let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let is_it = |pid: &i32| {
@@ -286,7 +316,7 @@ impl Scene {
         pids.filter(is_it).map(Pid::from_raw).collect()
     }
 
-    fn wait_for(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+    pub(crate) fn wait_for(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let begun = Instant::now();
         while !is_so(self) {
             assert!(begun.elapsed() < LIMIT, "{what}\n{}", self.said());
@@ -335,7 +365,7 @@ impl Scene {
     }
 
     /// Waits until ranks and launchers of the gang are gone.
-    fn nothing_is_left(&self, names: &[&str]) {
+    pub(crate) fn nothing_is_left(&self, names: &[&str]) {
         let begun = Instant::now();
         loop {
             let left: Vec<&&str> = names
@@ -377,7 +407,7 @@ fn each_host(output: &str) -> Vec<usize> {
 }
 
 /// Output of the latest attempt of a task.
-fn output(folder: &Path, task: &str) -> String {
+pub(crate) fn output(folder: &Path, task: &str) -> String {
     let files = (0..10)
         .rev()
         .map(|number| folder.join(format!("{task}.out.{number:03}")));
@@ -388,7 +418,7 @@ fn output(folder: &Path, task: &str) -> String {
 }
 
 /// Our own launcher.
-fn pmc_launch() -> String {
+pub(crate) fn pmc_launch() -> String {
     Build::Local.program("pmc-launch").display().to_string()
 }
 

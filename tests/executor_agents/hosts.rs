@@ -225,3 +225,17 @@ fn a_program_that_no_host_has_is_tried_once_on_each() {
     let attempts = stderr.matches("Task a failed").count();
     assert!((1..=2).contains(&attempts), "{stderr}");
 }
+
+/// `--on` names a host that does not come.
+#[test]
+fn a_task_on_a_host_that_is_none_ends_the_run_with_a_message() {
+    let scene = Scene::new(1, "0");
+    fs::write(scene.path("x.dag"), "TASK t --on nowhere -N 1 ./task.sh t 0\n").unwrap();
+    let (code, stderr) = scene
+        .start("1", &["--launch", "local", "--join-timeout", "3"])
+        .wait();
+    assert_eq!(code, 76, "{stderr}");
+    let said = "Task t needs 1 nodes, 0 are there";
+    assert_eq!(stderr.matches(said).count(), 1, "{stderr}");
+    assert_eq!(scene.log(), "");
+}

@@ -26,6 +26,33 @@ pub fn of_environment(
     Some(nodes).filter(|nodes| !nodes.is_empty())
 }
 
+/// Returns the number of processes that the job has room for, as the batch system says it in the environment
+/// and in its file of nodes.
+pub fn slots_of_environment(
+    variable: impl Fn(&str) -> Option<String>,
+    read: impl Fn(&str) -> Option<String>,
+) -> Option<u32> {
+    let number = |name: &str| variable(name)?.parse::<u32>().ok();
+    let per_node = || {
+        let nodes = number("SLURM_JOB_NUM_NODES").or_else(|| number("SLURM_NNODES"))?;
+        nodes.checked_mul(number("SLURM_NTASKS_PER_NODE")?)
+    };
+    let of_slurm = number("SLURM_NTASKS").or_else(per_node);
+    if variable("SLURM_JOB_NODELIST").is_some() || of_slurm.is_some() {
+        return of_slurm;
+    }
+    let lines = |text: String| text.split_whitespace().count();
+    let pairs = |text: String| {
+        let numbers = text.split_whitespace().skip(1).step_by(2);
+        numbers.filter_map(|number| number.parse::<usize>().ok()).sum()
+    };
+    let file = FILES.iter().find_map(|name| read(&variable(name)?)).map(lines);
+    let count: usize = file
+        .or_else(|| variable("LSB_MCPU_HOSTS").map(pairs))
+        .or_else(|| variable("LSB_HOSTS").map(lines))?;
+    u32::try_from(count).ok().filter(|count| *count > 0)
+}
+
 /// Returns different names in their order.
 pub(crate) fn different<'t>(names: impl Iterator<Item = &'t str>) -> Vec<String> {
     let mut seen = std::collections::HashSet::new();
@@ -40,11 +67,40 @@ pub(crate) fn different<'t>(names: impl Iterator<Item = &'t str>) -> Vec<String>
 mod tests {
     use super::*;
 
+    fn value(variables: &[(&str, &str)], name: &str) -> Option<String> {
+        let found = variables.iter().find(|(other, _)| *other == name);
+        found.map(|(_, value)| (*value).to_owned())
+    }
+
+    fn read(path: &str) -> Option<String> {
+        (path == "/spool/nodes").then(|| "n1\nn1\nn2\n".to_owned())
+    }
+
     fn nodes(variables: &[(&str, &str)]) -> Option<String> {
-        let value = |name: &str| variables.iter().find(|(other, _)| *other == name);
-        let variable = |name: &str| value(name).map(|(_, value)| (*value).to_owned());
-        let read = |path: &str| (path == "/spool/nodes").then(|| "n1\nn1\nn2\n".to_owned());
-        of_environment(variable, read).map(|nodes| nodes.join(" "))
+        let found = of_environment(|name| value(variables, name), read);
+        found.map(|nodes| nodes.join(" "))
+    }
+
+    fn slots(variables: &[(&str, &str)]) -> Option<u32> {
+        slots_of_environment(|name| value(variables, name), read)
+    }
+
+    #[test]
+    fn a_process_knows_the_slots_of_its_batch_job() {
+        let nodes = ("SLURM_JOB_NODELIST", "n[1-2]");
+        assert_eq!(slots(&[]), None);
+        assert_eq!(slots(&[nodes]), None);
+        assert_eq!(slots(&[nodes, ("SLURM_NTASKS", "6")]), Some(6));
+        let per_node = [
+            nodes,
+            ("SLURM_JOB_NUM_NODES", "3"),
+            ("SLURM_NTASKS_PER_NODE", "4"),
+        ];
+        assert_eq!(slots(&per_node), Some(12));
+        assert_eq!(slots(&[nodes, ("SLURM_NTASKS", "many")]), None);
+        assert_eq!(slots(&[("PBS_NODEFILE", "/spool/nodes")]), Some(3));
+        assert_eq!(slots(&[("LSB_MCPU_HOSTS", "n1 4 n2 6 ")]), Some(10));
+        assert_eq!(slots(&[("LSB_HOSTS", "n1 n1 n2")]), Some(3));
     }
 
     #[test]

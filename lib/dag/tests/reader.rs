@@ -588,6 +588,11 @@ fn needs_that_contradict_each_other_are_refused_with_their_line() {
         ("-N 4294967296", "Invalid number of nodes '4294967296' for task t"),
         ("-N", "-N/--nodes requires N for task t"),
         ("--ranks -3 x", "Invalid number of ranks '-3' for task t"),
+        ("--ranks 0 x", "Invalid number of ranks '0' for task t"),
+        (
+            "--ranks 4294967296 x",
+            "Invalid number of ranks '4294967296' for task t",
+        ),
         (
             "-N 3 --ranks 2 x",
             "Options of task t do not go together: it has fewer ranks than nodes: 2 ranks on 3 nodes",

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
 use pmc_system::clock;
+use pmc_system::planted::{Planted, is_planted};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::Timing;
@@ -84,6 +85,8 @@ struct Entry {
     /// Frames for the newest connection.
     frames: Option<UnboundedSender<Outgoing>>,
     silent: bool,
+    /// A frame has come over this connection after the first one: the agent has got the answer to that.
+    is_answered: bool,
     /// When its process has died, or its host has closed the connection for another reason.
     died_at: Option<Duration>,
     /// See [`Hub::dismiss`].
@@ -218,6 +221,7 @@ impl Hub {
             connection,
             frames: Some(sender),
             silent: false,
+            is_answered: false,
             died_at: None,
             dismissed: false,
         };
@@ -252,7 +256,7 @@ impl Hub {
         // This closes an older connection.
         entry.frames = Some(sender);
         entry.connection = connection;
-        entry.died_at = None;
+        (entry.is_answered, entry.died_at) = (false, None);
         let back = std::mem::take(&mut entry.silent);
         Some(Accepted {
             session,
@@ -286,6 +290,7 @@ impl Hub {
         }
         let echo = entry.session.echo();
         let received = entry.session.receive(frame, now).map_err(io::Error::other)?;
+        entry.is_answered = true;
         if entry.session.echo() != echo {
             entry.put(entry.session.alive());
         }
@@ -307,8 +312,10 @@ impl Hub {
             return false;
         };
         entry.frames = None;
-        // After a silence, the network may have closed it, and the agent does not know.
-        entry.died_at = (died && !entry.silent).then_some(now);
+        // After a silence, the network may have closed it, and the agent does not know. An agent that gets no
+        // answer gives the connection up, and lives.
+        let is_sure = !entry.silent && (entry.is_answered || is_planted(Planted::UnansweredIsDeath));
+        entry.died_at = (died && is_sure).then_some(now);
         !std::mem::replace(&mut entry.silent, true)
     }
 
@@ -571,3 +578,6 @@ fn serve_simulated<S: Service>(
     }
     ended
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub use groups::{Group, Holder, described, merge};
 #[cfg(feature = "trace")]
-pub use threads::trace;
+pub use threads::{Tracer, trace};
 
 /// Most processes of a task on a host that are traced.
 pub const MAX_PROCESSES: usize = 256;

@@ -61,8 +61,16 @@ impl Stopped {
             }
         }
         self.is_stopped = true;
-        Ok(registers_of(ptrace::getregs(self.thread)?))
+        registers(self.thread)
     }
+}
+
+/// The registers of a thread that stands still for this one, which traces it.
+///
+/// # Errors
+/// It does not.
+pub(crate) fn registers(thread: Pid) -> Result<Registers, Errno> {
+    ptrace::getregs(thread).map(registers_of)
 }
 
 #[cfg(target_arch = "x86_64")]

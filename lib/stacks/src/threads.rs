@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::unistd::Pid;
 
 use crate::modules::{Files, Module};
-use crate::stopped::{Memory, Registers, Stopped, refusal};
+use crate::stopped::{Memory, Registers, Stopped, refusal, registers};
 use crate::symbols::Symbols;
 use crate::{Frame, HostStacks, MAX_FRAMES, MAX_THREADS, processes};
 
@@ -42,26 +42,79 @@ pub fn trace(roots: &[i32], all_threads: bool) -> HostStacks {
     stacks
 }
 
+/// Finds the stacks of threads that stand still because the thread that calls this traces them, as one does
+/// that waits for a crash. What it has read of programs serves the next thread, too.
+#[derive(Default)]
+pub struct Tracer {
+    files: Files,
+    symbols: Symbols,
+}
+
+impl Tracer {
+    /// Returns the frames of a thread, the innermost first.
+    ///
+    /// # Errors
+    /// It cannot be read: why.
+    pub fn frames(&mut self, thread: i32) -> Result<Vec<Frame>, String> {
+        let thread = Pid::from_raw(thread);
+        let mut read = || {
+            let view = View::new(thread, &mut self.files)?;
+            let addresses = unwind(
+                &view.unwinder,
+                &mut Cache::new(),
+                registers(thread)?,
+                &view.memory,
+            );
+            Ok((addresses, view.modules))
+        };
+        let (addresses, modules) = read().map_err(|error: Errno| refusal(thread, error))?;
+        let frames = addresses.into_iter().flat_map(|at| self.symbols.at(at, &modules));
+        Ok(frames.take(MAX_FRAMES).collect())
+    }
+}
+
+/// What of a process is needed to find callers.
+struct View {
+    memory: Memory,
+    modules: Vec<Module>,
+    unwinder: NativeUnwinder,
+}
+
+impl View {
+    fn new(pid: Pid, files: &mut Files) -> Result<Self, Errno> {
+        let system = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO));
+        let memory = Memory::open(pid).map_err(system)?;
+        let maps = fs::read(format!("/proc/{pid}/maps")).map_err(system)?;
+        let modules = files.modules(pid, &String::from_utf8_lossy(&maps), &memory);
+        let mut unwinder = NativeUnwinder::new();
+        for module in &modules {
+            let range = module.addresses.clone();
+            let info = module.parts.info();
+            unwinder.add_module(framehop::Module::new(
+                module.name.clone(),
+                range,
+                module.bias,
+                info,
+            ));
+        }
+        Ok(Self {
+            memory,
+            modules,
+            unwinder,
+        })
+    }
+}
+
 /// Addresses in the functions of a thread, the innermost first.
 type Addresses = (i32, Vec<u64>);
 
 /// Stops a process and reads where its threads are. It goes on before this returns.
 fn addresses(pid: Pid, all_threads: bool, files: &mut Files) -> Result<(Vec<Module>, Vec<Addresses>), Errno> {
-    let system = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO));
-    let memory = Memory::open(pid).map_err(system)?;
-    let maps = fs::read(format!("/proc/{pid}/maps")).map_err(system)?;
-    let modules = files.modules(pid, &String::from_utf8_lossy(&maps), &memory);
-    let mut unwinder = NativeUnwinder::new();
-    for module in &modules {
-        let range = module.addresses.clone();
-        let info = module.parts.info();
-        unwinder.add_module(framehop::Module::new(
-            module.name.clone(),
-            range,
-            module.bias,
-            info,
-        ));
-    }
+    let View {
+        memory,
+        modules,
+        unwinder,
+    } = View::new(pid, files)?;
     let threads = match all_threads {
         true => threads_of(pid),
         false => vec![pid],

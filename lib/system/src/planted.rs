@@ -76,11 +76,15 @@ pub enum Planted {
     CompleteList,
     /// The master does not hear that a host has got a file.
     UnsaidFile,
+    /// An agent that gives a connection up because the master does not answer counts as dead.
+    UnansweredIsDeath,
+    /// An agent goes on because the host of its master is lost, although there is a next master elsewhere.
+    UnseenSuccessor,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 38] = [
         Self::SameEpoch,
         Self::LateMessages,
         Self::TornLogs,
@@ -117,6 +121,8 @@ impl Planted {
         Self::EarlyEnd,
         Self::CompleteList,
         Self::UnsaidFile,
+        Self::UnansweredIsDeath,
+        Self::UnseenSuccessor,
     ];
 }
 

@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod control;
 mod execute;
 pub mod init;
+pub mod launch;
 pub mod log;
 pub mod mcp;
 pub mod message;

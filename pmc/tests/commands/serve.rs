@@ -265,21 +265,21 @@ fn tasks_that_wait_are_cancelled_and_those_that_run_end() {
         cancelled.code(0).stdout(),
         "2 will not run, 0 that run are asked to end, 0 had ended\n"
     );
-    let told = place.run(["wait", "run", "queued", "behind", "waits"]);
+    let answer = place.run(["wait", "run", "queued", "behind", "waits"]);
     assert_eq!(
-        states(told.code(1)),
+        states(answer.code(1)),
         ["behind not_run", "queued not_run", "waits not_run"]
     );
-    let reasons: Vec<Value> = ends(&told).iter().map(|end| end["reason"].clone()).collect();
+    let reasons: Vec<Value> = ends(&answer).iter().map(|end| end["reason"].clone()).collect();
     assert!(reasons.contains(&json!("it was cancelled")), "{reasons:?}");
     let why = place.run(["why", "queued", "run"]).code(0).stdout();
     assert!(why.contains("queued is cancelled"), "{why}");
 
     // All of its attempts are over.
     place.run(["cancel", "run", "runs", "queued"]).code(0);
-    let told = place.run(["wait", "run", "runs"]);
-    let [end] = &ends(told.code(1))[..] else {
-        panic!("{}", told.stdout())
+    let answer = place.run(["wait", "run", "runs"]);
+    let [end] = &ends(answer.code(1))[..] else {
+        panic!("{}", answer.stdout())
     };
     assert!(
         end["signal"] == 15 || end["reason"] == "it was cancelled",
@@ -307,8 +307,8 @@ fn what_has_failed_runs_again_with_the_next_start() {
         json!({"command": "echo next >> ran", "label": "next", "after": ["bad"]}),
     ];
     add(&place, &lines).code(0);
-    let told = place.run(["wait", "run", "next", "bad"]);
-    assert_eq!(states(told.code(1)), ["bad failed", "next not_run"]);
+    let answer = place.run(["wait", "run", "next", "bad"]);
+    assert_eq!(states(answer.code(1)), ["bad failed", "next not_run"]);
     place.run(["serve", "run", "--stop"]).code(0);
     assert_eq!(child.wait().unwrap().code(), Some(1));
     place.write("mended", "");

@@ -199,6 +199,9 @@ complete -c pmc -n "__fish_pmc_using_subcommand launch" -s n -l ranks -d 'Number
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -s N -l nodes -d 'Number of hosts; with -n, the ranks are spread over them' -r
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l ranks-per-node -d 'Most ranks of a host' -r
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l on -d 'Only on these hosts, such as n[1-4,7]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand launch" -s c -l cpus -d 'CPUs of a rank, in a batch job' -r
+complete -c pmc -n "__fish_pmc_using_subcommand launch" -s m -l memory -d 'MiB of memory of a rank, in a batch job' -r
+complete -c pmc -n "__fish_pmc_using_subcommand launch" -l linger -d 'In a batch job, seconds that the session lives after its last launch' -r
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l pmi -d 'How ranks find each other' -r -f -a "1\t'PMI-1: MPICH, Intel MPI, MVAPICH'
 none\t'Not at all'"
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l bind -d 'Which CPUs ranks get: each its part of those of the task, in order, or all of them' -r -f -a "auto\t'As cpus if the task has CPUs of its own'
@@ -209,10 +212,13 @@ all\t'Each rank'
 none\t'No rank'"
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l output -d 'Write output into files; %r is the rank' -r
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l wait -d 'Seconds between SIGTERM and SIGKILL for the others if a rank has failed' -r
+complete -c pmc -n "__fish_pmc_using_subcommand launch" -l load-tries -d 'How often ranks are started on other hosts of the task if some of the chosen ones cannot start them' -r
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l report -d 'Write host, process and end of each rank into a file, a JSON object a line' -r -F
+complete -c pmc -n "__fish_pmc_using_subcommand launch" -l immediate -d 'In a batch job, give up if other launches hold what this one needs'
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l tag -d 'Write the rank before each line of output'
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l timestamp -d 'Write the time before each line of output'
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l keep-going -d 'Go on if a rank has failed'
+complete -c pmc -n "__fish_pmc_using_subcommand launch" -s g -l trace -d 'Say in which function, file and line ranks were that a signal has ended'
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l timing -d 'Say how long each step took'
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l dry-run -d 'Say where each rank would run, and start nothing'
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -s q -l quiet -d 'Say nothing of ranks that have ended well'

@@ -132,7 +132,8 @@ impl Master {
             .parts
             .push(part);
         self.gangs.part_of.insert(rank, submit);
-        self.record_beside(host, out);
+        let task = self.gangs.running.get(&submit).map(|gang| gang.task);
+        self.record_beside(task.unwrap_or(TaskId(NO_TASK)), host, out);
         if !goes_on && !is_planted(Planted::NoLeaveOnAdoption) {
             out.leave(rank, submit);
         }

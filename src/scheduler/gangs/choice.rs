@@ -225,7 +225,9 @@ impl Master {
             parts: described.collect(),
         };
         if parts.len() > 1 {
-            parts.iter().for_each(|part| self.record_beside(part.host, out));
+            parts
+                .iter()
+                .for_each(|part| self.record_beside(task, part.host, out));
         }
         for part in &parts {
             self.gangs.part_of.insert(part.rank, submit);

@@ -104,7 +104,7 @@ impl Master {
         };
         if !is_alone {
             // Its slot was taken before: as views see it, the command takes it now.
-            self.record_slots_beside(host, 1, out);
+            self.record_slots_beside(task, host, 1, out);
         }
         self.gang_started(task, submit, (rank, host), out);
         out.start(start);
@@ -168,7 +168,7 @@ impl Master {
             gang.is_quiet = is_quiet;
         }
         if !is_quiet {
-            self.record_beside(host, out);
+            self.record_beside(task, host, out);
         }
         if outcome.succeeded() {
             // Whatever becomes of the hosts.
@@ -292,8 +292,9 @@ impl Master {
 
     /// Gives back a part.
     fn release_part(&mut self, rank: Rank, submit: SubmitId, out: &mut impl Outbox) {
-        if let Some(host) = self.take_part_back(rank, submit) {
-            self.record_beside(host, out);
+        let task = self.gangs.running.get(&submit).map(|gang| gang.task);
+        if let (Some(task), Some(host)) = (task, self.take_part_back(rank, submit)) {
+            self.record_beside(task, host, out);
         }
     }
 
@@ -353,7 +354,7 @@ impl Master {
                 }
                 self.gangs.refusals.remove(&task);
                 out.record(Record::Started(task, submit, lead));
-                self.record_start_without_slot(lead, out);
+                self.record_start_without_slot(task, lead, out);
                 self.summary_of(task).submitted += 1;
                 let outcome = Outcome::new(EXECUTOR_FAILURE, Duration::ZERO);
                 self.judge_gang(task, submit, (lead, true), &outcome, out);
@@ -384,7 +385,7 @@ impl Master {
         out: &mut impl Outbox,
     ) {
         self.lose_attempt(task, submit, rank, out);
-        self.record_end(rank, is_quiet, out);
+        self.record_end(task, (rank, is_quiet), out);
     }
 
     /// Ends an attempt that has not succeeded.
@@ -406,35 +407,35 @@ impl Master {
                 why: Eviction::of(outcome),
             };
             self.evicted(task, record, out);
-            self.record_end(rank, is_quiet, out);
+            self.record_end(task, (rank, is_quiet), out);
             return;
         }
         out.record(self.end_record(task, submit, rank, *outcome));
-        self.record_end(rank, is_quiet, out);
+        self.record_end(task, (rank, is_quiet), out);
         self.note_failure(task, host, outcome);
         self.failed(task, outcome, out);
     }
 
     /// Records what is free on the host of a command that has ended. Unless `is_quiet`, its slot was given
     /// back before: as views see it, the command gives it back now.
-    fn record_end(&self, rank: Rank, is_quiet: bool, out: &mut impl Outbox) {
+    fn record_end(&self, task: TaskId, (rank, is_quiet): (Rank, bool), out: &mut impl Outbox) {
         let slot = (rank.0 as usize)
             .checked_sub(1)
             .and_then(|index| self.slots.get(index));
         if let Some(slot) = slot {
             if !is_quiet {
-                self.record_slots_beside(slot.host, -1, out);
+                self.record_slots_beside(task, slot.host, -1, out);
             }
             self.record_resources(slot.host, out);
         }
     }
 
     /// Records that a command starts that ends at once, as if it had a slot.
-    fn record_start_without_slot(&self, rank: Rank, out: &mut impl Outbox) {
+    fn record_start_without_slot(&self, task: TaskId, rank: Rank, out: &mut impl Outbox) {
         let host = self.slots[rank.0 as usize - 1].host;
-        self.record_slots_beside(host, 1, out);
+        self.record_slots_beside(task, host, 1, out);
         self.record_resources(host, out);
-        self.record_slots_beside(host, -1, out);
+        self.record_slots_beside(task, host, -1, out);
     }
 
     /// Ends what has not begun, because no more tasks start.

@@ -189,6 +189,19 @@ fn tasks_of_higher_priority_start_before_a_gang_that_waits() {
 }
 
 #[test]
+fn a_gang_on_a_host_that_is_none_never_starts() {
+    let mut run = on("TASK g --on nowhere -N 1 -p 5 x\nTASK t x\n", &[("a", 1)]);
+    assert_eq!(run.take("started").len(), 1);
+    assert_eq!(
+        run.master.task_status(TaskId(0)).reason.unwrap(),
+        "it needs 1 nodes that have what its ranks request, 0 are there"
+    );
+    run.end(1, 2, 0);
+    assert!(run.take("started").is_empty() && run.take("join").is_empty());
+    assert_eq!(run.master.stranded(), Some(TaskId(0)));
+}
+
+#[test]
 fn a_gang_that_fits_nowhere_keeps_nobody_waiting() {
     let mut run = on("TASK g -N 3 -p 5 x\nTASK t x\n", &[("a", 1), ("b", 1)]);
     assert_eq!(run.take("started").len(), 1);

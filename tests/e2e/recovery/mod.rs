@@ -14,7 +14,7 @@ use self::submitted::{Submitted, wait_until};
 use crate::support::slurm::Cluster;
 
 /// Tasks that are longer than a job save themselves and go on in the next one. `PMC_RECOVERY_TASKS=100` and
-/// `PMC_RECOVERY_STEPS=60` are the full test.
+/// `PMC_RECOVERY_STEPS=60` are the full test; `PMC_RECOVERY_NODES=3` has six at a time instead of two.
 #[test]
 #[ignore = "needs Slurm: tests/run e2e"]
 fn jobs_of_a_minute_run_a_longer_workflow() {
@@ -23,16 +23,14 @@ fn jobs_of_a_minute_run_a_longer_workflow() {
         text.map_or(default, |text| text.parse().expect("a number"))
     };
     let (tasks, steps) = (number("PMC_RECOVERY_TASKS", 2), number("PMC_RECOVERY_STEPS", 45));
+    let nodes = number("PMC_RECOVERY_NODES", 1).to_string();
     let cluster = Cluster::start();
-    let options = [
-        "--nodes",
-        "1",
-        "--launcher",
-        "none",
-        "--walltime",
-        "1",
-        "-Dpegasus.batch.resubmit=100",
-    ];
+    let mut options = vec!["--nodes", &nodes];
+    match nodes.as_str() {
+        "1" => options.extend(["--launcher", "none"]),
+        _ => options.push("-Dpegasus.batch.transport=agents"),
+    }
+    options.extend(["--walltime", "1", "-Dpegasus.batch.resubmit=100"]);
     let plan = Submitted::new(&cluster, tasks, steps, &options);
     let seconds = 240 + 60 * (tasks * steps / 60) as u64;
     wait_until(
@@ -68,6 +66,12 @@ fn jobs_of_a_minute_run_a_longer_workflow() {
         log.contains("EXITING WITH STATUS 0") && !log.contains(" failed with "),
         "{log}"
     );
+    println!(
+        "{} jobs, {} attempts of {tasks} tasks",
+        plan.ends().len(),
+        plan.lines("begun").len()
+    );
+    plan.monitored().replay();
 }
 
 /// Slurm notices a lost node after `SlurmdTimeout`. The agents of the others take part in what comes next.

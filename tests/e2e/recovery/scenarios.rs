@@ -16,7 +16,6 @@ use nix::unistd::Pid;
 use testutils::Random;
 
 use super::submitted::{Submitted, wait_until};
-use crate::support::pegasus::Monitored;
 use crate::support::slurm::Cluster;
 
 const TASKS: usize = 10;
@@ -157,11 +156,7 @@ impl Scenario {
         let log = fs::read_to_string(format!("{}.dagman.out", plan.dag.display())).expect("a log");
         assert!(!log.contains(" failed with "), "{self}\n{log}");
         if std::env::var_os("PMC_SCENARIOS").is_some() {
-            Monitored {
-                submit: plan.submit_dir(),
-                home: plan.home(),
-            }
-            .replay();
+            plan.monitored().replay();
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use monitord_compat::batch_jobs::{self, Event};
 
+use crate::support::pegasus::Monitored;
 use crate::support::programs::{Build, PLAN_IN_SUBMIT_RUN};
 use crate::support::slurm::Cluster;
 
@@ -88,9 +89,12 @@ impl Submitted {
         self.directory.path()
     }
 
-    /// The submit directory.
-    pub(super) fn submit_dir(&self) -> &Path {
-        self.dag.parent().expect("a directory")
+    /// The run, for Pegasus' monitoring.
+    pub(super) fn monitored(&self) -> Monitored<'_> {
+        Monitored {
+            submit: self.dag.parent().expect("a directory"),
+            home: self.home(),
+        }
     }
 
     pub(super) fn lines(&self, name: &str) -> Vec<usize> {

@@ -11,11 +11,11 @@ use crate::loadfile::MAX_RANKS;
 use crate::world::Wanted;
 use crate::{NAME, USAGE};
 
-/// Starts the processes of a parallel program on the hosts of a task, or on this machine
+/// Starts the processes of a parallel program on the hosts of a task or batch job, or on this machine
 ///
 /// In a task over several hosts it stands in place of mpirun: without numbers, it starts all ranks of the
-/// task. Outside of one, it starts them on this machine. In place of a program, a load file can name several
-/// ones.
+/// task. In a batch job, `pmc launch` shares the nodes with other launches; without numbers, it starts one
+/// rank. Elsewhere, ranks run on this machine. In place of a program, a load file can name several ones.
 #[derive(Debug, Parser)]
 #[command(name = NAME, version, after_help = AFTER)]
 pub struct Options {
@@ -31,6 +31,19 @@ pub struct Options {
     /// Only on these hosts, such as n[1-4,7]
     #[arg(long, value_name = "HOSTS", value_parser = parse_hosts)]
     on: Option<Hosts>,
+    /// CPUs of a rank, in a batch job
+    #[arg(short = 'c', long, value_name = "CPUS", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    cpus: u32,
+    /// MiB of memory of a rank, in a batch job
+    #[arg(short = 'm', long, value_name = "MIB", default_value_t = 0)]
+    memory: u64,
+    /// In a batch job, give up if other launches hold what this one needs
+    #[arg(long)]
+    immediate: bool,
+    /// In a batch job, seconds that the session lives after its last launch
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    linger: u32,
     /// How ranks find each other
     #[arg(long, value_enum, default_value_t)]
     pub(crate) pmi: Pmi,
@@ -55,6 +68,13 @@ pub struct Options {
     /// Seconds between SIGTERM and SIGKILL for the others if a rank has failed
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub(crate) wait: u32,
+    /// Say in which function, file and line ranks were that a signal has ended
+    #[arg(short = 'g', long)]
+    pub(crate) trace: bool,
+    /// How often ranks are started on other hosts of the task if some of the chosen ones cannot start them
+    #[arg(long, value_name = "TRIES", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) load_tries: u32,
     /// Write host, process and end of each rank into a file, a JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
@@ -130,6 +150,74 @@ impl Options {
     }
 }
 
+/// What a launch needs of a batch job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Number of all ranks.
+    pub ranks: u32,
+    /// Number of hosts.
+    pub nodes: Option<u32>,
+    /// Most ranks of a host.
+    pub per_node: Option<u32>,
+    /// Only these hosts; empty for any.
+    pub on: Vec<String>,
+    /// CPUs of a rank.
+    pub cpus: u32,
+    /// MiB of memory of a rank.
+    pub memory: u64,
+    /// It waits for no other launches.
+    pub is_immediate: bool,
+    /// Ranks read from standard input.
+    pub has_input: bool,
+    /// Seconds between two signals that end ranks.
+    pub wait: u32,
+    /// Seconds that a session lives after its last launch.
+    pub linger: u32,
+    /// The program, or the load file.
+    pub name: String,
+}
+
+impl Options {
+    /// True if nothing is started.
+    #[must_use]
+    pub fn is_dry_run(&self) -> bool {
+        self.dry_run
+    }
+
+    /// Returns what the launch needs.
+    ///
+    /// # Errors
+    /// The load file cannot be read: a sentence.
+    pub fn shape(&self) -> Result<Shape, String> {
+        let (lines, is_file) = crate::lines::of_words(&self.words).map_err(|error| error.to_string())?;
+        let default = match (self.nodes, self.ranks_per_node) {
+            (Some(nodes), each) => nodes.saturating_mul(each.unwrap_or(1)),
+            (None, each) => each.unwrap_or(1),
+        };
+        let of_file = is_file.then(|| crate::loadfile::ranks_of(&lines)).flatten();
+        let mut on = self.wanted().on;
+        if on.is_empty() && is_file && lines.iter().all(|line| !line.hosts.is_empty()) {
+            on = lines.iter().flat_map(|line| line.hosts.clone()).collect();
+            on.sort_unstable();
+            on.dedup();
+        }
+        let name = self.words.first().map(|word| word.to_string_lossy().into_owned());
+        Ok(Shape {
+            ranks: self.ranks.or(of_file).unwrap_or(default),
+            nodes: self.nodes,
+            per_node: self.ranks_per_node,
+            on,
+            cpus: self.cpus,
+            memory: self.memory,
+            is_immediate: self.immediate,
+            has_input: self.input != Input::None,
+            wait: self.wait,
+            linger: self.linger,
+            name: name.unwrap_or_default(),
+        })
+    }
+}
+
 /// Returns the description of the command line.
 #[must_use]
 pub fn command() -> clap::Command {
@@ -177,5 +265,29 @@ mod tests {
             assert!(Options::try_parse_from(all).is_err(), "{words:?}");
         }
         command().debug_assert();
+    }
+
+    #[test]
+    fn a_launch_says_what_it_needs_of_a_batch_job() {
+        let shape = |words: &[&str]| parsed(words).shape().unwrap();
+        assert_eq!(shape(&["a"]).ranks, 1);
+        assert_eq!(shape(&["-N", "3", "--ranks-per-node", "2", "a"]).ranks, 6);
+        assert_eq!(
+            (
+                shape(&["-n", "5", "-c", "2", "a"]).ranks,
+                shape(&["-c", "2", "a"]).cpus
+            ),
+            (5, 2)
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("load");
+        std::fs::write(&file, "-sz 2 -l n[1-2] a\n-l n3 b\n").unwrap();
+        let of_file = shape(&[file.to_str().unwrap()]);
+        assert_eq!(
+            (of_file.ranks, of_file.on),
+            (3, ["n1", "n2", "n3"].map(str::to_owned).to_vec())
+        );
+        std::fs::write(&file, "0,5 a\n1-4 b\n").unwrap();
+        assert_eq!(shape(&[file.to_str().unwrap()]).ranks, 6);
     }
 }

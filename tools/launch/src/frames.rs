@@ -8,6 +8,7 @@
 
 use std::io::{self, Read};
 
+use pmc_stacks::HostStacks;
 use pmc_wire::command::{MAX_FRAME, decode};
 pub(crate) use pmc_wire::command::{Stream, send};
 use serde::de::DeserializeOwned;
@@ -72,6 +73,10 @@ pub(crate) enum ToFront {
     Abort { rank: u32, code: i32 },
     /// A rank has ended with this wait status, and all its output was sent.
     Ended { rank: u32, status: i32, end: PmiEnd },
+    /// Where a rank is that a signal ends.
+    Trace(HostStacks),
+    /// A rank speaks another protocol than the one it was started for, so that it finds no other rank.
+    Alone { rank: u32 },
 }
 
 /// A key and its value.
@@ -125,6 +130,8 @@ pub(crate) struct Load {
     /// Each rank has CPUs of its own.
     pub(crate) binds: bool,
     pub(crate) input: Input,
+    /// Ranks that a signal ends are traced.
+    pub(crate) traces: bool,
 }
 
 /// A rank, as its proxy knows it.

@@ -2,36 +2,29 @@
 
 mod hosts;
 mod inputs;
+mod load;
 mod output;
 mod proxies;
 mod report;
 mod signals;
 
-use std::fs;
 use std::io;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use crate::arguments::{Bind, Options, Pmi};
+use pmc_stacks::HostStacks;
+
+use crate::arguments::Options;
 use crate::error::LaunchError;
-use crate::frames::{Bytes, Input, Load, LocalRank, Stream, ToFront, ToProxy};
-use crate::loadfile::{self, Line, Ranks};
+use crate::frames::{Bytes, Input, Stream, ToFront, ToProxy};
+use crate::lines;
 use crate::pmi::Names;
-use crate::world::{World, words_for};
+use crate::world::World;
 use inputs::InputReader;
 use output::Outputs;
 use proxies::Proxies;
 use report::{Ends, Report};
 use signals::{Interrupts, Step};
-
-/// Longest time until all ranks stand before their first instruction.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Most bytes of a load file.
-const MAX_LOAD_FILE: u64 = 64 << 20;
 
 /// What comes to the loop.
 #[derive(Debug)]
@@ -51,8 +44,9 @@ enum Event {
 /// A launch.
 struct Launch<'a> {
     options: &'a Options,
-    world: &'a World,
+    world: World,
     proxies: Proxies,
+    sender: Sender<Event>,
     events: Receiver<Event>,
     report: Option<Report>,
     ends: Ends,
@@ -67,14 +61,17 @@ struct Launch<'a> {
     input_left: usize,
     /// When the ranks that are left are killed.
     kill_at: Option<Instant>,
+    /// Where ranks were that a signal has ended, with their hosts.
+    stacks: Vec<(String, HostStacks)>,
+    has_warned_of_mpi: bool,
 }
 
 /// Runs a launch. Returns its exit code.
 pub(crate) fn run(options: &Options) -> Result<u8, LaunchError> {
     let begun = Instant::now();
-    let hosts = hosts::of_surroundings(&mut |name| std::env::var_os(name))?;
-    let (lines, is_file) = lines_of(options)?;
-    let world = World::new(&hosts.hosts, &options.wanted(), lines, is_file)?;
+    let mut hosts = hosts::of_surroundings(&mut |name| std::env::var_os(name))?;
+    let lines = lines::of_words(&options.words)?;
+    let world = World::new(&hosts.hosts, &options.wanted(), lines.0.clone(), lines.1)?;
     if options.dry_run {
         pmc_terminal::print(&report::placement(&world));
         return Ok(0);
@@ -84,14 +81,14 @@ pub(crate) fn run(options: &Options) -> Result<u8, LaunchError> {
     // Signals that come from now on reach the ranks.
     signals::listen(&sender)?;
     let outputs = Outputs::start(options, sender.clone())?;
-    let proxies = Proxies::start(&world, &hosts, &sender)?;
     let mut launch = Launch {
         options,
-        world: &world,
-        proxies,
+        proxies: Proxies::start(&world, &hosts, &sender)?,
+        ends: Ends::new(&world),
+        world,
+        sender,
         events,
         report,
-        ends: Ends::new(&world),
         outputs,
         names: Names::default(),
         input: None,
@@ -100,22 +97,16 @@ pub(crate) fn run(options: &Options) -> Result<u8, LaunchError> {
         fresh: Vec::new(),
         input_left: 0,
         kill_at: None,
+        stacks: Vec::new(),
+        has_warned_of_mpi: false,
     };
-    let started = launch.load(hosts.has_cpus);
+    let started = launch.load_somewhere(&mut hosts, &lines);
     let loaded = begun.elapsed();
-    let code = match started {
-        Ok(()) => launch.carry(sender),
-        Err(error) => Err(error),
-    };
-    launch.proxies.end();
+    let code = started.and_then(|()| launch.carry());
+    launch.proxies.end(code.is_err());
     launch.outputs.finish();
     let code = code?;
-    for line in launch.ends.lines(&world, options.quiet) {
-        pmc_terminal::message(line);
-    }
-    if let Some(report) = &mut launch.report {
-        report.ends(&launch.ends)?;
-    }
+    launch.show_ends()?;
     if options.timing {
         let all = begun.elapsed();
         pmc_terminal::message(format_args!(
@@ -127,147 +118,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, LaunchError> {
     Ok(code)
 }
 
-/// The programs: one on the command line, or those of a load file.
-fn lines_of(options: &Options) -> Result<(Vec<Line>, bool), LaunchError> {
-    let first = options.words.first().map(Path::new).unwrap_or(Path::new(""));
-    let is_load_file = options.words.len() == 1
-        && fs::metadata(first).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 == 0);
-    if !is_load_file {
-        let words = options.words.iter().map(|word| word.as_bytes().to_vec());
-        let line = Line {
-            ranks: Ranks::Others,
-            words: words.collect(),
-            hosts: Vec::new(),
-        };
-        return Ok((vec![line], false));
-    }
-    let text = pmc_files::read(first, MAX_LOAD_FILE).map_err(|error| LaunchError::File {
-        path: first.to_owned(),
-        why: pmc_dag::reason(&error).to_string(),
-    })?;
-    let lines = loadfile::parse(&text).map_err(|error| LaunchError::LoadFile {
-        path: first.to_owned(),
-        line: error.line,
-        why: error.why,
-    })?;
-    Ok((lines, true))
-}
-
 impl Launch<'_> {
-    /// Lets all ranks stop before their first instruction, then lets them go.
-    fn load(&mut self, has_cpus: bool) -> Result<(), LaunchError> {
-        let until = Instant::now() + START_TIMEOUT;
-        let common = self.common(has_cpus)?;
-        for number in 0..self.world.hosts.len() {
-            let load = self.load_of(&common, number as u32);
-            self.proxies.say(number, &ToProxy::Load(Box::new(load)));
-        }
-        let mut missing: Vec<bool> = vec![true; self.world.hosts.len()];
-        let mut failures: Vec<(String, String, usize)> = Vec::new();
-        let mut answers = 0;
-        let mut is_held = true;
-        while answers < missing.len() {
-            let left = until.saturating_duration_since(Instant::now());
-            let event = self.events.recv_timeout(left).map_err(|_| {
-                let names = self.names_of(|number| missing.get(number).copied().unwrap_or(false));
-                let seconds = START_TIMEOUT.as_secs();
-                LaunchError::Failed(format!("{names} did not start its ranks in {seconds} s"))
-            })?;
-            match event {
-                Event::Proxy(number, message) => {
-                    match message {
-                        Some(ToFront::Here { groups }) => {
-                            self.proxies.note_groups(number, &groups, self.world);
-                            continue;
-                        }
-                        Some(ToFront::Stopped {
-                            processes,
-                            is_held: held,
-                        }) => {
-                            is_held &= held;
-                            self.ends.started(number as u32, &processes);
-                        }
-                        Some(ToFront::Failed { what, why }) => failures.push((what, why, number)),
-                        Some(other) => {
-                            return Err(LaunchError::Failed(format!(
-                                "{} says {other:?}",
-                                self.name(number)
-                            )));
-                        }
-                        None => failures.push((String::new(), "its proxy has gone".to_owned(), number)),
-                    }
-                    if let Some(missing) = missing.get_mut(number) {
-                        *missing = false;
-                    }
-                    answers += 1;
-                }
-                Event::Signal(signal) => {
-                    return Err(LaunchError::Failed(format!("signal {signal} before it began")));
-                }
-                Event::Written { .. } | Event::Input(_) => {}
-            }
-        }
-        if !failures.is_empty() {
-            return Err(LaunchError::Failed(self.describe(&failures)));
-        }
-        if !is_held {
-            pmc_terminal::message("This system forbids to hold processes: ranks begin as they start.");
-        }
-        if let Some(report) = &mut self.report {
-            report.begins(self.world, &self.ends)?;
-        }
-        self.proxies.say_all(&ToProxy::Go);
-        Ok(())
-    }
-
-    /// What all proxies get.
-    fn common(&self, has_cpus: bool) -> Result<Load, LaunchError> {
-        let directory = std::env::current_dir()?;
-        let variables = std::env::vars_os().map(|(name, value)| {
-            let text = [name.as_bytes(), b"=", value.as_bytes()].concat();
-            Bytes(text)
-        });
-        // Only this way tells it.
-        let umask = nix::sys::stat::umask(nix::sys::stat::Mode::empty());
-        nix::sys::stat::umask(umask);
-        let words = |words: &Vec<Vec<u8>>| words.iter().cloned().map(Bytes).collect();
-        Ok(Load {
-            node: 0,
-            ranks: Vec::new(),
-            programs: self.world.programs.iter().map(words).collect(),
-            size: u32::try_from(self.world.ranks.len()).unwrap_or(u32::MAX),
-            mapping: self.world.mapping(),
-            name: format!("launch_{}", std::process::id()),
-            environment: variables.collect(),
-            directory: Bytes(directory.into_os_string().into_vec()),
-            umask: umask.bits(),
-            has_pmi: self.options.pmi == Pmi::One,
-            binds: match self.options.bind {
-                Bind::Auto => has_cpus,
-                Bind::Cpus => true,
-                Bind::None => false,
-            },
-            input: self.options.input,
-        })
-    }
-
-    fn load_of(&self, common: &Load, host: u32) -> Load {
-        let rank = |(rank, place): (u32, &crate::world::Place)| {
-            let words = self.world.programs.get(place.program as usize);
-            let own = words.and_then(|words| words_for(words, rank, place.offset));
-            LocalRank {
-                rank,
-                program: place.program,
-                words: own.map(|words| words.into_iter().map(Bytes).collect()),
-            }
-        };
-        Load {
-            node: host,
-            ranks: self.world.ranks_of(host).map(rank).collect(),
-            ..common.clone()
-        }
-    }
-
     fn name(&self, number: usize) -> &str {
         self.world.hosts.get(number).map_or("", |host| &host.name)
     }
@@ -281,37 +132,10 @@ impl Launch<'_> {
         pmc_hosts::compress(&names)
     }
 
-    /// Says what has failed, and on how many hosts: the same failure once.
-    fn describe(&self, failures: &[(String, String, usize)]) -> String {
-        let Some((what, why, first)) = failures.first() else {
-            return String::new();
-        };
-        let is_same = |number: usize| {
-            failures
-                .iter()
-                .any(|(other, reason, at)| *at == number && (other, reason) == (what, why))
-        };
-        let count = failures
-            .iter()
-            .filter(|(other, reason, _)| (other, reason) == (what, why))
-            .count();
-        let said = self.proxies.said(*first);
-        let detail = if said.is_empty() {
-            String::new()
-        } else {
-            format!(": {said}")
-        };
-        match what.is_empty() {
-            true => format!("{}: {why}{detail}", self.names_of(is_same)),
-            false if count == self.world.hosts.len() && count > 1 => format!("{what}: {why} ({count} hosts)"),
-            false => format!("{what}: {why} ({})", self.names_of(is_same)),
-        }
-    }
-
     /// Carries what ranks say until all have ended. Returns the exit code.
-    fn carry(&mut self, sender: Sender<Event>) -> Result<u8, LaunchError> {
+    fn carry(&mut self) -> Result<u8, LaunchError> {
         if self.options.input != Input::None {
-            self.input = Some(InputReader::start(sender)?);
+            self.input = Some(InputReader::start(self.sender.clone())?);
         }
         while self.ends.are_some_left() {
             let event = match self.kill_at {
@@ -394,9 +218,33 @@ impl Launch<'_> {
                     self.stop_others();
                 }
             }
+            ToFront::Trace(stacks) => self.stacks.push((self.name(number).to_owned(), stacks)),
+            ToFront::Alone { rank } => {
+                if !std::mem::replace(&mut self.has_warned_of_mpi, true) {
+                    pmc_terminal::message(format_args!(
+                        "Warning: rank {rank} uses Open MPI, whose ranks find each other only by mpirun: each \
+                         rank is alone. Start the program with mpirun"
+                    ));
+                }
+            }
             ToFront::Here { .. } | ToFront::Stopped { .. } | ToFront::Failed { .. } => {}
         }
         Ok(())
+    }
+
+    /// Says how all ranks have ended, and where those were that a signal has ended.
+    fn show_ends(&mut self) -> Result<(), LaunchError> {
+        for line in self.ends.lines(&self.world, self.options.quiet) {
+            pmc_terminal::message(line);
+        }
+        let groups = pmc_stacks::merge(std::mem::take(&mut self.stacks), false);
+        for line in pmc_stacks::described(&groups).lines() {
+            pmc_terminal::message(pmc_terminal::escape(line));
+        }
+        match &mut self.report {
+            Some(report) => report.ends(&self.ends),
+            None => Ok(()),
+        }
     }
 
     /// Ends the other ranks after a failure, unless that was begun.

@@ -12,6 +12,9 @@
 //! A rank stops at its `execve` until all others have, too. So no rank runs before all programs are known to
 //! be there, and what cannot be executed is known before anything has run.
 //!
+//! In a batch job, `pmc launch` hands the launch to a run of its own, the *session*, as a task over
+//! several hosts; the task is this program again (`relay`).
+//!
 //! The command line is in `arguments`, load files in `loadfile`, which rank runs where in `world`. The
 //! protocol by which MPI libraries find each other, PMI-1, is in `pmi`, without any file or process.
 
@@ -19,21 +22,27 @@ mod arguments;
 mod error;
 mod frames;
 mod front;
+pub mod internals;
+mod lines;
 mod loadfile;
 mod pmi;
 mod proxy;
+pub mod relay;
 mod world;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-pub use arguments::{Options, command};
+pub use arguments::{Options, Shape, command};
 
 /// Name of the program.
 const NAME: &str = "pmc-launch";
 
 /// First argument of a proxy. The next one is its version.
 const PROXY: &str = "--proxy";
+
+/// First argument of a task of a session. The next one is its ticket.
+pub const RELAY: &str = "--relay";
 
 /// Exit code if nothing was started.
 const NOT_STARTED: u8 = 4;
@@ -47,6 +56,9 @@ pub fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if arguments.get(1).is_some_and(|argument| argument == PROXY) {
         return proxy::main(arguments.get(2));
+    }
+    if arguments.get(1).is_some_and(|argument| argument == RELAY) {
+        return relay::main(arguments.get(2));
     }
     match arguments::parse(arguments) {
         Ok(options) => ExitCode::from(launch(&options)),

@@ -110,6 +110,22 @@ pub(crate) fn parse(text: &[u8]) -> Result<Vec<Line>, LoadFileError> {
     }
 }
 
+/// Number of ranks that the lines say; `None` if they have all that no other line has.
+pub(crate) fn ranks_of(lines: &[Line]) -> Option<u32> {
+    let mut all = 0_u32;
+    for line in lines {
+        match &line.ranks {
+            Ranks::Number(count) => all = all.saturating_add(*count),
+            Ranks::These(ranges) => {
+                let last = ranges.iter().map(|range| range.end().saturating_add(1)).max();
+                all = all.max(last.unwrap_or(0));
+            }
+            Ranks::Others => return None,
+        }
+    }
+    Some(all)
+}
+
 fn parse_line(kind: Kind, words: Vec<Vec<u8>>) -> Result<Line, String> {
     let mut words = words.into_iter().peekable();
     let mut hosts = Vec::new();

@@ -7,19 +7,25 @@ mod environment;
 mod program;
 mod rank;
 mod service;
+mod tracer;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pmc_spawn::Spawner;
 
-use crate::frames::{FrameReader, Input, Load, ToFront, ToProxy, send};
+use crate::frames::{FrameReader, Input, Load, PmiEnd, ToFront, ToProxy, send};
 use crate::{NAME, NOT_STARTED};
 use rank::{Rank, Setting};
 use service::Pmi;
+use tracer::Tracer;
+
+/// When ranks that have said nothing by PMI are looked at, after their start: what they have loaded.
+const LOOKS: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(1)];
 
 /// Says something to the front end, which always reads.
 ///
@@ -40,6 +46,8 @@ enum Source {
     Output(usize, usize),
     Input(usize),
     Pmi(usize),
+    /// A rank that is traced has stopped.
+    Stop,
 }
 
 /// The ranks of this host.
@@ -49,6 +57,9 @@ struct Proxy {
     pmi: Option<Pmi>,
     /// A frame of the input was not taken by all ranks.
     has_input: bool,
+    tracer: Option<Tracer>,
+    /// When to look at silent ranks: the last one is next.
+    looks: Vec<Instant>,
 }
 
 /// The program, as a proxy of a front end of this version.
@@ -97,6 +108,7 @@ impl Proxy {
                     other => self.carry(other)?,
                 }
             }
+            self.look_at_silent_ones()?;
             self.report_ends()?;
         }
     }
@@ -119,13 +131,19 @@ impl Proxy {
                 sources.push((Source::Pmi(place), file, PollFlags::POLLIN));
             }
         }
+        if let Some(tracer) = &self.tracer {
+            sources.push((Source::Stop, tracer.bell(), PollFlags::POLLIN));
+        }
         let files = sources.iter().map(|(_, file, flags)| PollFd::new(*file, *flags));
         let mut files: Vec<PollFd<'_>> = files.collect();
-        while let Err(error) = poll(&mut files, PollTimeout::NONE) {
-            if error != nix::errno::Errno::EINTR {
-                return Err(error.into());
-            }
-        }
+        let timeout = self.looks.last().map_or(PollTimeout::NONE, |moment| {
+            let left = moment.saturating_duration_since(Instant::now());
+            PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut files, timeout) {
+            Err(nix::errno::Errno::EINTR) => return Ok(Vec::new()),
+            polled => polled?,
+        };
         let is_ready = |file: &PollFd<'_>| file.revents().is_some_and(|events| !events.is_empty());
         let ready = sources.iter().zip(&files).filter(|(_, file)| is_ready(file));
         Ok(ready.map(|((source, ..), _)| *source).collect())
@@ -135,7 +153,9 @@ impl Proxy {
         match message {
             ToProxy::Load(load) => self.load(&load),
             ToProxy::Go => {
-                self.ranks.iter_mut().for_each(Rank::go);
+                for rank in &mut self.ranks {
+                    rank.go(self.tracer.as_mut());
+                }
                 Ok(())
             }
             ToProxy::Signal(signal) => {
@@ -189,7 +209,32 @@ impl Proxy {
                 self.report_input()
             }
             Source::Pmi(place) => self.with_pmi(|pmi, ranks| pmi.hear(place, ranks)),
+            Source::Stop => {
+                let stacks = self.tracer.as_mut().map(Tracer::look).unwrap_or_default();
+                stacks
+                    .into_iter()
+                    .try_for_each(|stacks| say(&ToFront::Trace(stacks)))
+            }
         }
+    }
+
+    /// Says if ranks that have said nothing by PMI have an MPI that does not speak it.
+    fn look_at_silent_ones(&mut self) -> io::Result<()> {
+        let Some(pmi) = &self.pmi else { return Ok(()) };
+        if self.looks.pop_if(|moment| *moment <= Instant::now()).is_none() {
+            return Ok(());
+        }
+        let is_silent = |rank: &&Rank| pmi.end_of(rank.number()) == PmiEnd::Silent;
+        let mut alone = self
+            .ranks
+            .iter()
+            .filter(is_silent)
+            .filter(|rank| rank.has_open_mpi());
+        if let Some(rank) = alone.next() {
+            self.looks.clear();
+            say(&ToFront::Alone { rank: rank.number() })?;
+        }
+        Ok(())
     }
 
     fn rank(&mut self, place: usize) -> Option<&mut Rank> {
@@ -245,6 +290,14 @@ impl Proxy {
         let setting = Setting::new(load)?;
         if load.has_pmi {
             self.pmi = Some(Pmi::new(load));
+            if load.size > 1 {
+                self.looks = LOOKS.map(|wait| Instant::now() + wait).into();
+            }
+        }
+        if load.traces {
+            let tracer =
+                Tracer::new().map_err(|error| ("-g".to_owned(), pmc_dag::reason(&error).to_string()))?;
+            self.tracer = Some(tracer);
         }
         let mut spawner = Spawner::new();
         for (number, local) in (0..).zip(&load.ranks) {
@@ -266,6 +319,8 @@ impl Proxy {
     /// Nothing of the ranks is left.
     fn kill_all(&mut self) {
         self.ranks.iter().for_each(|rank| rank.signal(libc::SIGKILL));
-        self.ranks.drain(..).for_each(Rank::reap);
+        for rank in self.ranks.drain(..) {
+            rank.reap(self.tracer.as_mut());
+        }
     }
 }

@@ -160,6 +160,17 @@ impl Room {
         }
     }
 
+    /// Checks the ranks of a load file, before anything is made of them.
+    fn check_all(&self, given: u64) -> Result<(), LaunchError> {
+        self.check(given, "the load file")?;
+        match given > u64::from(MAX_RANKS) {
+            true => Err(LaunchError::Usage(format!(
+                "a launch has from 1 to {MAX_RANKS} ranks"
+            ))),
+            false => Ok(()),
+        }
+    }
+
     fn all(&self) -> u64 {
         self.slots.iter().map(|(_, slots)| u64::from(*slots)).sum()
     }
@@ -267,6 +278,11 @@ fn numbers_of(lines: &[Line], wanted: &Wanted, room: &Room) -> Result<Vec<(u32, 
     let mut numbers = Vec::new();
     let is_numbered = lines.iter().any(|line| !matches!(line.ranks, Ranks::Number(_)));
     if !is_numbered {
+        let counts = lines.iter().map(|line| match line.ranks {
+            Ranks::Number(count) => u64::from(count),
+            _ => 0,
+        });
+        room.check_all(counts.sum())?;
         for (program, line) in (0..).zip(lines) {
             if let Ranks::Number(count) = line.ranks {
                 numbers.extend((0..count).map(|offset| (program, offset)));
@@ -290,6 +306,7 @@ fn numbers_of(lines: &[Line], wanted: &Wanted, room: &Room) -> Result<Vec<(u32, 
         None if has_others => u64::from(room.total(wanted)?),
         None => named.max().unwrap_or(0),
     };
+    room.check_all(total)?;
     let mut taken: Vec<Option<(u32, u32)>> = vec![None; usize::try_from(total).unwrap_or(0)];
     for (program, line) in (0..).zip(lines) {
         let Ranks::These(ranges) = &line.ranks else {

@@ -160,18 +160,16 @@ fn worker_package(home: &str) -> Result<PathBuf, PlanError> {
     })
 }
 
-/// Returns the depths of all jobs.
+/// Returns the depths of all jobs. Those that make directories have 0, and those that wait for none.
 fn depths(plan: &Plan<'_>) -> Vec<u32> {
     let exec = plan.exec;
     let edges: Vec<(JobId, JobId)> = exec
         .edges
         .iter()
-        .filter(|(parent, _)| !matches!(exec.jobs[*parent].task, Task::CreateDir | Task::NoOp))
+        .filter(|(_, child)| !matches!(exec.jobs[*child].task, Task::NoOp))
         .copied()
         .collect();
-    let graph = Graph::new(exec.jobs.len(), &edges);
-    let depths = graph.depths(&plan.order);
-    depths.iter().map(|depth| depth + 1).collect()
+    Graph::new(exec.jobs.len(), &edges).depths(&plan.order)
 }
 
 /// Returns the metadata of all files that are staged in.

@@ -133,6 +133,8 @@ mod tests {
     fn begin(chain: u32) -> Event {
         Event::Begin {
             nodes: Vec::new(),
+            slots: None,
+            limit: None,
             chain,
             resubmit: 9,
             command: vec!["run".to_owned()],

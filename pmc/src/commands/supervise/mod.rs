@@ -101,6 +101,8 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
     let chain = ledger.chain();
     let begin = Event::Begin {
         nodes: nodes.unwrap_or_default(),
+        slots: job.as_ref().and_then(|_| slots_of(&environment)),
+        limit: arguments.minutes,
         chain,
         resubmit,
         command: command.clone(),
@@ -156,10 +158,19 @@ fn own_environment() -> BTreeMap<String, String> {
         .collect()
 }
 
+/// Returns the text of a list of nodes.
+fn list_of_nodes(path: &str) -> Option<String> {
+    pmc_files::read_to_string(Path::new(path), MAX_LIST).ok()
+}
+
 /// Returns the nodes of the job of a process with this environment.
 fn nodes_of(environment: &BTreeMap<String, String>) -> Option<Vec<String>> {
-    let read = |path: &str| pmc_files::read_to_string(Path::new(path), MAX_LIST).ok();
-    nodes::of_environment(|name| environment.get(name).cloned(), read)
+    nodes::of_environment(|name| environment.get(name).cloned(), list_of_nodes)
+}
+
+/// Returns the number of processes that this job has room for.
+fn slots_of(environment: &BTreeMap<String, String>) -> Option<u32> {
+    nodes::slots_of_environment(|name| environment.get(name).cloned(), list_of_nodes)
 }
 
 /// Returns whether the task of this process goes on from what an earlier attempt has saved.

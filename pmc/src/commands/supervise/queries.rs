@@ -40,6 +40,8 @@ mod tests {
             job: job.to_owned(),
             event: Event::Begin {
                 nodes: Vec::new(),
+                slots: None,
+                limit: None,
                 chain: 0,
                 resubmit: 0,
                 command: Vec::new(),

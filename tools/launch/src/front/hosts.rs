@@ -91,4 +91,17 @@ mod tests {
         let alone = of_surroundings(&mut |_| None).unwrap();
         assert_eq!((alone.hosts.len(), alone.is_task), (1, false));
     }
+
+    #[test]
+    fn a_list_of_hosts_that_never_ends_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hosts");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut variable = |name: &str| match name {
+            "PMC_HOSTFILE" => Some(path.clone().into_os_string()),
+            _ => Some("token".into()),
+        };
+        let error = of_surroundings(&mut variable).unwrap_err().to_string();
+        assert!(error.contains("hosts: "), "{error}");
+    }
 }

@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use pmc_wire::command::receive;
 
@@ -20,6 +21,9 @@ use crate::{NAME, PROXY};
 
 /// The program that starts commands on other hosts of a task.
 const RSH: &str = "pmc-rsh";
+
+/// Time for a proxy to end.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Most bytes of messages of a proxy that are kept.
 const MAX_SAID: usize = 4096;
@@ -129,11 +133,19 @@ impl Proxies {
         said.unwrap_or_default()
     }
 
-    /// Lets all end, with what they have started.
-    pub(super) fn end(&mut self) {
+    /// Lets all end, with what they have started. Hosts that do not answer are given up if `at_once`.
+    pub(super) fn end(&mut self, at_once: bool) {
         self.say_all(&ToProxy::Done);
         for proxy in &mut self.all {
             proxy.input = None;
+            let until = Instant::now() + PATIENCE;
+            while at_once && matches!(proxy.child.try_wait(), Ok(None)) {
+                if Instant::now() > until {
+                    // Its host ends what it has started, once it hears of it.
+                    let _ = proxy.child.kill();
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
             if let Some(reader) = proxy.reader.take() {
                 let _ = reader.join();
             }

@@ -382,4 +382,17 @@ mod tests {
         assert_eq!(lines[5], r#"{"rank":1,"signal":9}"#);
         assert_eq!(lines[6], r#"{"rank":2,"reason":"was lost with its host"}"#);
     }
+
+    /// Where other users may write, they can take the name before.
+    #[test]
+    fn a_link_in_place_of_the_report_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, mine) = (folder.path().join("report"), folder.path().join("mine"));
+        std::fs::write(&mine, "kept").unwrap();
+        std::os::unix::fs::symlink(&mine, &path).unwrap();
+        let mut report = Report::create(&path).unwrap();
+        report.begins(&world(), &Ends::new(&world())).unwrap();
+        assert_eq!(std::fs::read_to_string(&mine).unwrap(), "kept");
+        assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
+    }
 }

@@ -109,6 +109,7 @@ mod tests {
             has_pmi: true,
             binds: false,
             input: Input::None,
+            traces: false,
         };
         let own = [("TMPDIR", "/host"), ("B", "own")];
         let own = own.map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()));

@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 use pmc_spawn::{CStrings, Child, FIRST_KEPT, Spawn, Spawner};
 
 use super::environment::{self, Numbers};
+use super::tracer::Tracer;
 use super::{program, say};
 use crate::frames::{Bytes, Load, LocalRank, MAX_DATA, Stream, ToFront};
 
@@ -174,6 +175,16 @@ impl<'a> Setting<'a> {
         let first = words.first().map_or(&[][..], |word| &word.0);
         let path = variables.get(&b"PATH"[..]).map(Vec::as_slice);
         let file = program::find(first, path).map_err(|why| (shown(), why))?;
+        if self.load.has_pmi
+            && self.load.size > 1
+            && let Some(library) = program::open_mpi_of(&file)
+        {
+            let why = format!(
+                "it is a program of Open MPI ({library}), whose ranks find each other only by mpirun: \
+                 start it with mpirun, or with --pmi none if each rank is to be alone"
+            );
+            return Err((shown(), why));
+        }
         let command = Command::new(file.as_os_str().as_bytes(), words, &variables);
         let command = command.map_err(|error| (shown(), reason(&error)))?;
         self.spawn(spawner, &numbers, &command, has_input, pmi)
@@ -324,12 +335,21 @@ impl Rank {
         }
     }
 
-    /// Lets it run.
-    pub(super) fn go(&mut self) {
-        if std::mem::take(&mut self.is_held) {
-            // One that was killed needs nothing.
-            let _ = ptrace::detach(self.pid, None);
+    /// Lets it run. With a tracer, it stays traced.
+    pub(super) fn go(&mut self, tracer: Option<&mut Tracer>) {
+        if !std::mem::take(&mut self.is_held) {
+            return;
         }
+        match tracer {
+            Some(tracer) => tracer.begin(self.pid, self.number),
+            // One that was killed needs nothing.
+            None => drop(ptrace::detach(self.pid, None)),
+        }
+    }
+
+    /// It has neither ended, nor said anything by PMI: it has another MPI than that.
+    pub(super) fn has_open_mpi(&self) -> bool {
+        self.status.is_none() && program::has_open_mpi(self.pid)
     }
 
     /// Sends a signal to its group. Until it is reaped, no other group has the number.
@@ -340,7 +360,10 @@ impl Rank {
     }
 
     /// Reaps a process that was killed.
-    pub(super) fn reap(self) {
+    pub(super) fn reap(self, tracer: Option<&mut Tracer>) {
+        if let Some(tracer) = tracer {
+            return tracer.reap(self.pid);
+        }
         // One that had stopped says so first.
         while let Ok(WaitStatus::Stopped(..)) | Err(nix::errno::Errno::EINTR) = waitpid(self.pid, None) {}
     }

@@ -559,12 +559,12 @@ impl Model {
                 }
                 self.book.brought(by, &file, is_there);
             }
-            StoreJob::Accept { series, .. } => {
-                let of = |(number, _): &&(u64, u64)| *number == series;
-                let arrived: Vec<_> = self.arrived.iter().filter(of).copied().collect();
-                prop_assert!(!arrived.is_empty());
+            StoreJob::Accept { series, submit, .. } => {
+                prop_assert!(self.arrived.contains(&(series, submit)));
                 if works {
-                    self.store.extend(arrived);
+                    // What came from other attempts is removed.
+                    self.arrived.retain(|(number, _)| *number != series);
+                    self.store.insert((series, submit));
                 }
                 self.book.accepted("r", "t", series, works, &mut self.orders);
             }

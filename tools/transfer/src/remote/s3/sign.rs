@@ -1,5 +1,8 @@
 //! Signatures of Amazon, version 4 (`AWS4-HMAC-SHA256`), in headers. The algorithm is that of "Authenticating
 //! Requests (AWS Signature Version 4)" in the reference of the S3 interface.
+//!
+//! The library `rusty-s3` signs addresses only: the body is not signed then, which is needed without TLS, and
+//! proxies log addresses.
 
 use std::fmt::Write as _;
 

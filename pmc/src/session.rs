@@ -1,0 +1,254 @@
+//! The session of a batch job: the one run that has its nodes and takes what `pmc launch` starts there.
+//!
+//! Its directory is below that of the user's state, since agents on other nodes have to see it, and is of
+//! this user alone. The first launch starts the run, the others hand it tasks. It ends some time after the
+//! last one.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use monitord_compat::run_end::EndOfRun;
+use nix::fcntl::{Flock, FlockArg};
+use pmc_batch::{BatchJob, nodes};
+use pmc_control::{Answer, NodeStatus, Request, ask};
+use pmc_terminal::escape;
+
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+
+/// Longest time until a session answers.
+const START: Duration = Duration::from_secs(120);
+
+/// Time for the agents of all nodes to come, once the first one is there.
+const AGENTS: Duration = Duration::from_secs(30);
+
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// Bytes of the log that a message has.
+const MAX_SHOWN: usize = 2000;
+
+/// A batch job in which a process runs.
+pub struct Job {
+    job: BatchJob,
+    /// Number of its nodes.
+    pub nodes: u32,
+}
+
+impl std::fmt::Display for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "job {} of {}", self.job.id, self.job.scheduler.name())
+    }
+}
+
+/// Returns the batch job of this process; `None` outside of one, and inside of a task, which has its own part
+/// of a job.
+pub fn job() -> Option<Job> {
+    let variable = |name: &str| std::env::var(name).ok();
+    if ["PMC_GANG", "PMC_CPUS", "PMC_MEMORY"]
+        .iter()
+        .any(|name| variable(name).is_some())
+    {
+        return None;
+    }
+    let job = BatchJob::of_environment(variable)?;
+    let nodes = nodes::of_environment(variable, |path| fs::read_to_string(path).ok())?;
+    let nodes = u32::try_from(nodes.len()).ok()?;
+    Some(Job { job, nodes })
+}
+
+/// A session.
+pub struct Session {
+    dir: PathBuf,
+    /// DAG file of its run.
+    pub dag: PathBuf,
+}
+
+impl Session {
+    /// The session of a job, whether it goes on or not.
+    pub fn of(job: &Job) -> Result<Self, Failure> {
+        let set = |name: &str| {
+            std::env::var_os(name)
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute())
+        };
+        let base = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
+        let base = base.ok_or_else(|| anyhow!("neither HOME nor XDG_STATE_HOME has the path of a directory"));
+        let base = base.or_code(exit::NOT_RUN)?.join("pmc");
+        let word = |text: &str| text.replace(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c), "_");
+        let cluster = std::env::var("SLURM_CLUSTER_NAME").unwrap_or_default();
+        let key = [job.job.scheduler.name(), &cluster, &job.job.id];
+        let key = key.into_iter().filter(|part| !part.is_empty()).map(word);
+        let key = key.collect::<Vec<_>>().join("-");
+        let dir = base.join(format!("session-{key}"));
+        let made = fs::create_dir_all(&base).and_then(|()| own_directory(&dir));
+        made.with_context(|| format!("the directory {} of the session cannot be used", dir.display()))
+            .or_code(exit::NOT_RUN)?;
+        Ok(Self {
+            dag: dir.join("run/tasks.dag"),
+            dir,
+        })
+    }
+
+    /// Its nodes, if it goes on.
+    fn nodes(&self) -> Option<Vec<NodeStatus>> {
+        match ask(&self.dag, &Request::Nodes) {
+            Ok(Answer::Nodes(nodes)) => Some(nodes),
+            _ => None,
+        }
+    }
+
+    /// Starts it if it does not go on. Returns its nodes.
+    pub fn join(&self, job: &Job, linger: u32) -> Result<Vec<NodeStatus>, Failure> {
+        if self.nodes().is_none() {
+            let lock = File::options()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .open(self.dir.join("lock"));
+            let locked = lock.and_then(|lock| {
+                let locked = Flock::lock(lock, FlockArg::LockExclusive);
+                locked.map_err(|(_, error)| error.into())
+            });
+            let _lock = locked
+                .context("the session cannot be locked")
+                .or_code(exit::NOT_RUN)?;
+            // Another launch may have started it meanwhile.
+            if self.nodes().is_none() {
+                self.start(job, linger)?;
+            }
+        }
+        let until = Instant::now() + AGENTS;
+        loop {
+            let nodes = self.nodes().unwrap_or_default();
+            let is_there = |node: &&NodeStatus| matches!(&*node.state, "working" | "joined" | "preparing");
+            let there = nodes.iter().filter(is_there).count();
+            if there >= job.nodes as usize || there > 0 && Instant::now() > until {
+                return Ok(nodes);
+            }
+            if Instant::now() > until + START {
+                return Err(self.failed("no node of the batch job has come"));
+            }
+            std::thread::sleep(INTERVAL);
+        }
+    }
+
+    fn start(&self, job: &Job, linger: u32) -> Result<(), Failure> {
+        let run = self.dir.join("run");
+        // What has ended is of no use. What was killed goes on: its ranks may still run.
+        if EndOfRun::of(&self.dag).is_some() {
+            fs::remove_dir_all(&run)
+                .with_context(|| format!("the session that has ended cannot be removed: {}", run.display()))
+                .or_code(exit::NOT_RUN)?;
+        }
+        let start = || {
+            let log = pmc_files::create_anew(&self.dir.join("log"))?;
+            Command::new(std::env::current_exe()?)
+                .arg("serve")
+                .arg(&run)
+                .args(["--agents", &job.nodes.to_string()])
+                .args(["--launch", job.job.scheduler.agent_launcher()])
+                .args(["--idle-limit", &format!("{}s", linger.max(1)), "--quiet"])
+                // It outlives the launch that has started it.
+                .process_group(0)
+                .current_dir(&self.dir)
+                .stdin(Stdio::null())
+                .stdout(log.try_clone()?)
+                .stderr(log)
+                .spawn()
+        };
+        let mut child = start()
+            .context("the session does not start")
+            .or_code(exit::NOT_RUN)?;
+        let until = Instant::now() + START;
+        while self.nodes().is_none() {
+            if !matches!(child.try_wait(), Ok(None)) {
+                return Err(self.failed("the session has ended at once"));
+            }
+            if Instant::now() > until {
+                let _ = child.kill();
+                return Err(self.failed("the session gives no answer"));
+            }
+            std::thread::sleep(INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// An error with what the session has said.
+    fn failed(&self, what: &str) -> Failure {
+        let path = self.dir.join("log");
+        let log = fs::read(&path).unwrap_or_default();
+        let shown = log.get(log.len().saturating_sub(MAX_SHOWN)..).unwrap_or_default();
+        let shown = String::from_utf8_lossy(shown);
+        let text = escape(shown.trim());
+        Failure::new(exit::NOT_RUN, anyhow!("{what}: {text}")).hint(format!("its log is {}", path.display()))
+    }
+
+    /// Makes a file that is there as long as somebody waits for a launch.
+    pub fn ticket(&self, label: &str) -> Result<Ticket, Failure> {
+        let path = self.dir.join(label);
+        File::create_new(&path)
+            .with_context(|| format!("cannot create {}", path.display()))
+            .or_code(exit::NOT_RUN)?;
+        Ok(Ticket(path))
+    }
+
+    /// Directory of its run.
+    pub fn run(&self) -> PathBuf {
+        self.dir.join("run")
+    }
+}
+
+/// A file that is removed with this value.
+pub struct Ticket(PathBuf);
+
+impl Ticket {
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Makes a directory of this user alone, or checks that it is one.
+fn own_directory(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made,
+    }
+    let found = fs::symlink_metadata(path)?;
+    let is_own = found.uid() == nix::unistd::geteuid().as_raw();
+    if !found.is_dir() || !is_own || found.permissions().mode() & 0o077 != 0 {
+        let why = "it is not a directory of this user alone (mode 0700)";
+        return Err(io::Error::other(why));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_directory_of_this_user_alone_is_a_session() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("session");
+        own_directory(&path).unwrap();
+        own_directory(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).unwrap();
+        assert!(own_directory(&path).is_err(), "others can read it");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path(), &link).unwrap();
+        assert!(own_directory(&link).is_err(), "a link leads anywhere");
+    }
+}
