@@ -57,8 +57,8 @@ fn prepare(grid: &Grid, step: &str) {
     grid.write("server/root/inputs/work", &program);
     let job = |id: &str, uses: &str| {
         format!(
-            "- {{type: job, name: work, id: {id}, arguments: [{id}], stdout: {id}.out, uses: [{uses}{{lfn: {id}.out, \
-             type: output, stageOut: true}}]}}\n"
+            "- {{type: job, name: work, id: {id}, arguments: [{id}], stdout: {id}.out, \
+             uses: [{uses}{{lfn: {id}.out, type: output, stageOut: true}}]}}\n"
         )
     };
     let jobs = job("tool", "") + &job("files", "{lfn: state.txt, type: checkpoint}, ");
@@ -257,8 +257,8 @@ fn a_job_that_saves_every_two_seconds_loses_little_with_each_node() {
         "server/root/inputs/work",
         &SAVING.replace("@STEPS@", &steps.to_string()),
     );
-    let job = "- {type: job, name: work, id: long, stdout: long.out, uses: [{lfn: state.txt, type: checkpoint}, {lfn: \
-               long.out, type: output, stageOut: true}]}\n";
+    let job = "- {type: job, name: work, id: long, stdout: long.out, \
+               uses: [{lfn: state.txt, type: checkpoint}, {lfn: long.out, type: output, stageOut: true}]}\n";
     grid.write("workflow.yml", &format!("{WORKFLOW}{job}"));
     let submit = grid.plan("loses", Some(&format!("{}/stage", grid.archive())));
     let mut losses = Losses::default();

@@ -508,8 +508,8 @@ fn end_transfer(nodes: &mut BTreeMap<NodeId, Node>, (to, from): (NodeId, NodeId)
     true
 }
 
-/// Orders a copy of a file on a node that was chosen for that, else on the node that has least, if there is one
-/// that can get it now.
+/// Orders a copy of a file on a node that was chosen for that, else on the node that has least, if there is
+/// one that can get it now.
 fn order_copy(
     nodes: &mut BTreeMap<NodeId, Node>,
     file: &mut File,
