@@ -242,8 +242,8 @@ impl Losses {
 }
 
 /// The node of the job is lost again and again: twice, or `PMC_TEST_KILLS` times. What is saved every two
-/// seconds is not counted for more than four seconds again. On a machine that has other work, too, the copy of
-/// the newest file may come later, so only a run with the variable is measured by that.
+/// seconds is not counted for more than four seconds again. On a machine that has other work, too, the copy
+/// of the newest file may come later, so only a run with the variable is measured by that.
 #[test]
 #[ignore = "needs network namespaces: tests/run e2e"]
 fn a_job_that_saves_every_two_seconds_loses_little_with_each_node() {
