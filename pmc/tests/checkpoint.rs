@@ -144,6 +144,25 @@ fn an_example_that_is_killed_goes_on() {
     }
 }
 
+/// `TCS_IOLOG 0`, as variable or in a file: what is saved is kept, without statistics.
+#[test]
+fn there_are_no_statistics_if_nobody_wants_them() {
+    for (variable, value) in [("TCS_IOLOG", "0"), ("PMC_CHECKPOINT_CONF", "tcsiod.conf")] {
+        let run = Run::new("TASK a ./task.sh\n");
+        run.script("pmc checkpoint put a task.sh || exit 1; exit 3");
+        fs::write(run.path("tcsiod.conf"), "TCS_IOLOG 0\n").unwrap();
+        let mut command = run.command("pegasus-mpi-cluster");
+        command
+            .args(["--workers", "1", "w.dag"])
+            .env(variable, value)
+            .stderr(Stdio::null());
+        assert_eq!(command.output().unwrap().status.code(), Some(1));
+        assert!(!run.path("w.dag.checkpoints.jsonl").exists());
+        let listed = text(&run.checkpoint(&["ls", "."]).stdout);
+        assert!(listed.contains("complete"), "{listed}");
+    }
+}
+
 #[test]
 fn files_of_one_call_are_one_series() {
     let run = Run::new("TASK a ./task.sh\n");

@@ -53,6 +53,8 @@ pub(super) struct Checkpoints {
     dag: PathBuf,
     /// This node sees the directory of the DAG file.
     sees_store: bool,
+    /// There are statistics of files.
+    logs: bool,
     link: Arc<Link>,
     peers: Arc<Peers>,
     state: Mutex<State>,
@@ -138,6 +140,7 @@ impl Checkpoints {
             rank,
             dag: dag.to_owned(),
             sees_store,
+            logs: settings.logs,
             link: Arc::clone(link),
             peers: Arc::clone(peers),
             state: Mutex::default(),
@@ -553,6 +556,9 @@ impl Nodes for Checkpoints {
     }
 
     fn record(&self, dag: &Path, record: FileRecord) {
+        if !self.logs {
+            return;
+        }
         let dag = dag.as_os_str().as_bytes().to_vec();
         self.say(NodeSays::Closed { dag, record });
     }
@@ -585,3 +591,6 @@ fn remove_unused(folder: &Path) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use pmc_checkpoint::nodes::{Book, Given, MasterSays, NodeId, NodeSays, Orders, SavedFile};
-use pmc_checkpoint::{Store, StoreError, task_directory, task_name};
+use pmc_checkpoint::{Settings, Store, StoreError, task_directory, task_name};
 use pmc_system::clock;
 
 use super::Run;
@@ -57,7 +57,12 @@ impl<T: MasterTransport> Run<'_, T> {
         let mut orders = Vec::new();
         let node = from.0;
         if !std::mem::replace(&mut self.checkpoints.on_nodes.are_used, true) {
-            let agents = self.checkpoints.on_nodes.agents.values();
+            let on_nodes = &mut self.checkpoints.on_nodes;
+            match Settings::find(|name| std::env::var(name).ok()) {
+                Ok(settings) => on_nodes.book.set_central(settings.central),
+                Err(error) => tracing::error!("Copies of checkpoints go to any node: {error}"),
+            }
+            let agents = on_nodes.agents.values();
             let orders = agents.map(|rank| (rank.0, MasterSays::Begin)).collect();
             self.send_orders(orders);
         }
@@ -295,6 +300,7 @@ impl<T: MasterTransport> Run<'_, T> {
         // The others of its agent follow.
         if known.is_none() {
             agents.insert(host.to_owned(), from);
+            book.note_host(from.0, host.to_owned());
             book.await_nodes(agents.len());
             if *are_used {
                 self.send_orders(vec![(from.0, MasterSays::Begin)]);

@@ -352,7 +352,8 @@ impl Attempt {
     fn append(&self, record: FileRecord) {
         match &self.nodes {
             Some(nodes) => nodes.record(&self.dag, record),
-            None => statistics::append(&self.dag, &record),
+            None if statistics::are_wanted() => statistics::append(&self.dag, &record),
+            None => {}
         }
     }
 

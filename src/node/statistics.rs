@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use pmc_checkpoint::FileRecord;
+use pmc_checkpoint::{FileRecord, Settings};
 use pmc_files::OFlags;
 use pmc_system::clock;
 use rustix::fs::FlockOperation;
@@ -18,6 +19,14 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Time between two tries to lock the file.
 const LOCK_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Returns whether there are statistics of files beside the DAG file: `TCS_IOLOG`.
+pub(super) fn are_wanted() -> bool {
+    static WANTED: OnceLock<bool> = OnceLock::new();
+    // Whoever saves a file with settings that cannot be read hears of it from the library.
+    let find = || Settings::find(|name| std::env::var(name).ok()).map_or(true, |settings| settings.logs);
+    *WANTED.get_or_init(find)
+}
 
 /// Appends a line. Workers of several hosts write into the file.
 pub(crate) fn append(dag: &Path, record: &FileRecord) {

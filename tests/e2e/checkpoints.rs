@@ -151,11 +151,11 @@ fn run_with_kills(directory: &Path, command: &str, program: &Path, seed: u64) ->
 
 #[test]
 #[ignore = "needs compilers: tests/run e2e"]
-fn programs_in_c_and_fortran_go_on_after_a_kill() {
+fn programs_in_c_cpp_and_fortran_go_on_after_a_kill() {
     let examples = project().join("examples/checkpoint");
     let cases: [(&[&str], &str, &str); 3] = [
         (&["cc", "-Wall", "-Werror"], "sum.c", "tcsio"),
-        (&["c++", "-x", "c++", "-Wall", "-Werror"], "sum.c", "tcsio"),
+        (&["c++", "-Wall", "-Werror"], "sum.cpp", "tcsio"),
         (&["gfortran", "-Wall"], "sum.f90", "tcsiof"),
     ];
     for (number, (compiler, source, library)) in (0..).zip(cases) {

@@ -5,10 +5,12 @@
 //! the two newest safe ones and all newer ones are kept. Nodes tell what they have as often as they like: the
 //! same words twice change nothing. What goes into the store decides [`flush`].
 
+mod central;
 mod flush;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use self::central::Central;
 use self::flush::{Flush, Flushes, InStore};
 use super::{GivenFile, MasterSays, SavedFile};
 use crate::{AllSeries, Prefix};
@@ -44,6 +46,7 @@ pub struct Book {
     /// Tasks of which a file waits for a copy.
     waiting: BTreeSet<TaskKey>,
     flushes: Flushes,
+    central: Central,
     /// Where nodes find the files of the store that do not see it.
     store_addresses: Vec<String>,
 }
@@ -464,8 +467,12 @@ impl Book {
             nodes,
             tasks,
             waiting,
+            central,
             ..
         } = self;
+        if central.is_store() {
+            return waiting.clear();
+        }
         waiting.retain(|key| {
             let Some(task) = tasks.get_mut(key) else {
                 return false;
@@ -480,7 +487,7 @@ impl Book {
                 .filter(|((series, ..), _)| *series == newest);
             for (_, file) in files {
                 if !file.is_safe(nodes) && file.coming.is_none() && file.failures < MAX_FAILURES {
-                    match order_copy(nodes, file) {
+                    match order_copy(nodes, file, central) {
                         Some(order) => orders.push(order),
                         None => waits = true,
                     }
@@ -501,8 +508,13 @@ fn end_transfer(nodes: &mut BTreeMap<NodeId, Node>, (to, from): (NodeId, NodeId)
     true
 }
 
-/// Orders a copy of a file on the node that has least, if there is one that can get it now.
-fn order_copy(nodes: &mut BTreeMap<NodeId, Node>, file: &mut File) -> Option<(NodeId, MasterSays)> {
+/// Orders a copy of a file on a node that was chosen for that, else on the node that has least, if there is
+/// one that can get it now.
+fn order_copy(
+    nodes: &mut BTreeMap<NodeId, Node>,
+    file: &mut File,
+    central: &Central,
+) -> Option<(NodeId, MasterSays)> {
     let is_free = |node: &Node| !node.is_silent && node.transfers < MAX_TRANSFERS;
     let gives = |node: &Node| is_free(node) && !node.addresses.is_empty();
     let from = file
@@ -512,8 +524,9 @@ fn order_copy(nodes: &mut BTreeMap<NodeId, Node>, file: &mut File) -> Option<(No
         .find(|place| nodes.get(place).is_some_and(gives))?;
     let others = nodes.iter().filter(|(node, _)| !file.places.contains(node));
     let free = others.filter(|(_, node)| is_free(node) && !node.is_leaving);
+    let lateness = central.lateness(from);
     let to = free
-        .min_by_key(|(_, node)| (node.bytes, node.transfers))
+        .min_by_key(|(number, node)| (lateness(**number), node.bytes, node.transfers))
         .map(|(node, _)| *node)?;
     let sources = nodes.get(&from).map(|node| vec![node.addresses.clone()])?;
     for node in [to, from] {

@@ -1,9 +1,9 @@
 //! The flush: what goes from nodes into the store beside the DAG file, and when.
 //!
 //! A series is flushed when it is the tenth after the last one that was, but not again within ten minutes;
-//! when only one node could hold it; and, as soon as the run is to end, when it is the newest of its task.
-//! Its files are written by a node that sees the store, or by the master, into a directory that does not
-//! count. When all are there, the directory gets the name of the series.
+//! when only one node could hold it, or the store is chosen for all; and, as soon as the run is to end, when it
+//! is the newest of its task. Its files are written by a node that sees the store, or by the master, into a
+//! directory that does not count. When all are there, the directory gets the name of the series.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -302,6 +302,7 @@ impl Book {
             nodes,
             tasks,
             flushes,
+            central,
             ..
         } = self;
         let Some(task) = tasks.get_mut(key) else { return };
@@ -318,7 +319,7 @@ impl Book {
             file.is_safe(nodes) || (file.failures < MAX_FAILURES && others.next().is_some())
         };
         let can_be_held = nodes.len() < flushes.awaited || task.series(newest).all(has_place);
-        if flushes.are_all || !can_be_held || task.flush.is_due(newest, flushes.now) {
+        if flushes.are_all || central.is_store() || !can_be_held || task.flush.is_due(newest, flushes.now) {
             let ranks = task.series(newest).map(|file| file.file.ranks).max().unwrap_or(1);
             let lost = (closed - since).max(0.0) * f64::from(ranks) * 1e3;
             // Times of the far future are no reason to fail.

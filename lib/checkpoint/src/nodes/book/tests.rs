@@ -97,6 +97,54 @@ fn nodes_are_not_asked_for_ever_for_a_file_that_none_can_get() {
 }
 
 #[test]
+fn copies_go_where_the_user_has_chosen() {
+    // Who gets the copy of a file on a node, without and with the others of the list.
+    let receiver = |central: &str, from: NodeId, others: &[NodeId]| {
+        let mut book = Book::default();
+        let mut orders = Vec::new();
+        book.set_central(Some(central.parse().unwrap()));
+        for node in others.iter().copied().chain([from]) {
+            book.begin(node, address(node), &mut orders);
+            book.note_host(node, format!("n{node}"));
+        }
+        book.has(from, file(1, 7, 0, 1), &mut orders);
+        let copies = orders.iter().filter_map(|(node, order)| match order {
+            MasterSays::Copy { .. } => Some(*node),
+            _ => None,
+        });
+        copies.collect::<Vec<_>>()
+    };
+    assert_eq!(receiver("{partner}", 1, &[2, 3, 4]), [2]);
+    assert_eq!(receiver("n[3-4]:/a", 1, &[2, 3, 4]), [4]);
+    assert_eq!(receiver("n[3-4]:/a", 2, &[1, 3, 4]), [3]);
+    // A member of the list has its own files: the partner comes first.
+    assert_eq!(receiver("n[1-4](n+1):/a", 3, &[1, 2, 4]), [4]);
+    // None of the list is there.
+    assert_eq!(receiver("n[7-8]:/a", 1, &[2, 3]), [2]);
+    assert!(receiver("{shared}", 1, &[2, 3]).is_empty());
+}
+
+#[test]
+fn each_series_is_flushed_if_the_store_is_the_place_of_copies() {
+    let mut book = begun(&[1, 2]);
+    let mut orders = Vec::new();
+    book.set_central(Some("{shared}".parse().unwrap()));
+    book.note_sight(1);
+    for series in 1..=3 {
+        book.has(1, file(series, 7, 0, 1), &mut orders);
+        assert_eq!(book.take_jobs(), [bring(Some(1), series, None)]);
+        book.brought(Some(1), &file(series, 7, 0, 1), true);
+        assert_eq!(book.take_jobs(), [accept(series)]);
+        book.accepted("r", "t", series, true, &mut orders);
+        book.take_jobs();
+    }
+    let is_copy = |(_, order): &(NodeId, MasterSays)| matches!(order, MasterSays::Copy { .. });
+    assert!(!orders.iter().any(is_copy), "{orders:?}");
+    let is_safe = |(_, order): &(NodeId, MasterSays)| matches!(order, MasterSays::Safe { series: 3, .. });
+    assert!(orders.iter().any(is_safe), "{orders:?}");
+}
+
+#[test]
 fn only_the_newest_of_those_that_wait_is_copied() {
     let mut book = begun(&[1, 2]);
     let mut orders = Vec::new();
