@@ -245,3 +245,102 @@ fn reservations_cost_less_than_a_twentieth_of_the_utilisation() {
         "the utilisation is {ratio:.3} of that of greedy scheduling"
     );
 }
+
+/// Slots of the run of short tasks, and tasks of each.
+const SLOTS: u32 = 10_000;
+const TASKS_OF_SLOT: u32 = 15;
+
+/// In microseconds: what a task takes, a message on its way, and what the master takes for an end and a start.
+/// The last two are twice as much as `cargo bench --bench wire` allows it.
+const SECOND: u64 = 1_000_000;
+const WAY: u64 = 500;
+const STEP: u64 = 5;
+
+/// Slots that run tasks of a second, and the master before them: it does one thing after the other.
+#[derive(Default)]
+struct Slots {
+    /// The time of the master.
+    now: u64,
+    /// When it hears of ends.
+    ends: BinaryHeap<Reverse<(u64, Rank, SubmitId)>>,
+    /// When the task of each slot ended.
+    idle_since: Vec<Option<u64>>,
+    idle: u64,
+    started: u64,
+}
+
+impl Outbox for Slots {
+    fn start(&mut self, start: Start) {
+        self.now += STEP;
+        let (slot, begin) = (start.rank.0 as usize, self.now + WAY);
+        self.idle_since.resize(self.idle_since.len().max(slot + 1), None);
+        let end = begin + SECOND;
+        let before = self.idle_since[slot].replace(end);
+        self.idle += before.map_or(0, |before| begin - before);
+        self.started += 1;
+        self.ends.push(Reverse((end + WAY, start.rank, start.submit)));
+    }
+
+    fn join(&mut self, _: GangParts) {}
+
+    fn leave(&mut self, _: Rank, _: SubmitId) {}
+
+    fn send(&mut self, _: Rank, _: ToWorker) {}
+
+    fn record(&mut self, _: Record<'_>) {}
+}
+
+/// The share of the slots' time in which they run tasks, from their first task to their last one.
+#[test]
+fn ten_thousand_slots_run_tasks_of_a_second_nearly_all_the_time() {
+    let tasks = SLOTS * TASKS_OF_SLOT;
+    let text: String = (0..tasks).fold(String::new(), |mut text, number| {
+        let _ = writeln!(text, "TASK t{number} x");
+        text
+    });
+    let dag = Arc::new(Dag::parse(text.into_bytes()).unwrap());
+    let config = MasterConfig {
+        max_attempts: 1,
+        max_failures: 0,
+        crash_limit: 0,
+    };
+    let mut master = Master::new(dag, DoneSet::new(), Workers::Fixed(SLOTS), config).with_prefill();
+    let mut slots = Slots::default();
+    for rank in 0..SLOTS {
+        let registration = Registration {
+            host: format!("h{:03}", rank / 100),
+            memory_mb: 1000,
+            threads: 100,
+            cores: 100,
+            sockets: 1,
+            gpus: 0,
+            away: false,
+        };
+        let registered = Event::Registered(Rank(rank + 1), registration);
+        master.handle(registered, &mut slots).unwrap();
+    }
+    master.start(&mut slots).unwrap();
+    master.schedule(&mut slots);
+    while let Some(Reverse((first, ..))) = slots.ends.peek().copied() {
+        slots.now = slots.now.max(first);
+        // All that have come by now.
+        while let Some(Reverse((_, rank, submit))) = slots
+            .ends
+            .peek()
+            .copied()
+            .filter(|Reverse((at, ..))| *at <= slots.now)
+        {
+            slots.ends.pop();
+            slots.now += STEP;
+            let result = TaskResult::new(submit, Outcome::new(0, Duration::from_secs(1)));
+            master.handle(Event::Finished(rank, result), &mut slots).unwrap();
+        }
+        master.advance(Duration::from_micros(slots.now));
+        master.schedule(&mut slots);
+    }
+    assert!(master.is_finished() && slots.started == u64::from(tasks));
+    let busy = slots.started * SECOND;
+    let utilisation = busy as f64 / (busy + slots.idle) as f64;
+    println!("{utilisation:.5}");
+    assert!(utilisation >= 0.996, "the utilisation is {utilisation:.5}");
+}
