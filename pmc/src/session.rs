@@ -4,8 +4,8 @@
 //! this user alone. The first launch starts the run, the others hand it tasks. It ends some time after the
 //! last one.
 
-use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::fs::{self, DirBuilder};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use monitord_compat::run_end::EndOfRun;
 use nix::fcntl::{Flock, FlockArg};
 use pmc_batch::{BatchJob, nodes};
 use pmc_control::{Answer, NodeStatus, Request, ask};
+use pmc_files::OFlags;
 use pmc_terminal::escape;
 
 use crate::exit;
@@ -31,7 +32,10 @@ const AGENTS: Duration = Duration::from_secs(30);
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Bytes of the log that a message has.
-const MAX_SHOWN: usize = 2000;
+const MAX_SHOWN: u64 = 2000;
+
+/// Maximum bytes of a list of nodes.
+const MAX_LIST: u64 = 16 << 20;
 
 /// A batch job in which a process runs.
 pub struct Job {
@@ -57,7 +61,9 @@ pub fn job() -> Option<Job> {
         return None;
     }
     let job = BatchJob::of_environment(variable)?;
-    let nodes = nodes::of_environment(variable, |path| fs::read_to_string(path).ok())?;
+    let nodes = nodes::of_environment(variable, |path| {
+        pmc_files::read_to_string(Path::new(path), MAX_LIST).ok()
+    })?;
     let nodes = u32::try_from(nodes.len()).ok()?;
     Some(Job { job, nodes })
 }
@@ -106,11 +112,8 @@ impl Session {
     /// Starts it if it does not go on. Returns its nodes.
     pub fn join(&self, job: &Job, linger: u32) -> Result<Vec<NodeStatus>, Failure> {
         if self.nodes().is_none() {
-            let lock = File::options()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .open(self.dir.join("lock"));
+            let path = self.dir.join("lock");
+            let lock = pmc_files::open_for_writing(&path, OFlags::CREATE | OFlags::WRONLY, 0o600);
             let locked = lock.and_then(|lock| {
                 let locked = Flock::lock(lock, FlockArg::LockExclusive);
                 locked.map_err(|(_, error)| error.into())
@@ -182,9 +185,7 @@ impl Session {
     /// An error with what the session has said.
     fn failed(&self, what: &str) -> Failure {
         let path = self.dir.join("log");
-        let log = fs::read(&path).unwrap_or_default();
-        let shown = log.get(log.len().saturating_sub(MAX_SHOWN)..).unwrap_or_default();
-        let shown = String::from_utf8_lossy(shown);
+        let shown = String::from_utf8_lossy(&end_of(&path).unwrap_or_default()).into_owned();
         let text = escape(shown.trim());
         Failure::new(exit::NOT_RUN, anyhow!("{what}: {text}")).hint(format!("its log is {}", path.display()))
     }
@@ -192,7 +193,7 @@ impl Session {
     /// Makes a file that is there as long as somebody waits for a launch.
     pub fn ticket(&self, label: &str) -> Result<Ticket, Failure> {
         let path = self.dir.join(label);
-        File::create_new(&path)
+        pmc_files::create_anew(&path)
             .with_context(|| format!("cannot create {}", path.display()))
             .or_code(exit::NOT_RUN)?;
         Ok(Ticket(path))
@@ -218,6 +219,13 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
+}
+
+/// Reads the last bytes of a file.
+fn end_of(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = pmc_files::open(path)?;
+    file.seek(SeekFrom::Start(file.metadata()?.len().saturating_sub(MAX_SHOWN)))?;
+    pmc_files::read_at_most(file.take(MAX_SHOWN), MAX_SHOWN)
 }
 
 /// Makes a directory of this user alone, or checks that it is one.

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::net::TcpListener;
 
-use pmc_checkpoint::{BlockSums, Prefix, Sidecar};
+use pmc_checkpoint::{BlockSums, Prefix};
 use pmc_link::{Endpoint, RunKey, Timing};
 
 use super::*;
@@ -35,12 +35,8 @@ fn save(agent: &Checkpoints, series: u64) -> SavedFile {
         .unwrap()
         .write_all(b"state")
         .unwrap();
-    let sidecar = Sidecar {
-        series,
-        bytes: sums.bytes(),
-        crc32: sums.finish(),
-        ..task.sidecar(prefix)
-    };
+    let mut sidecar = task.sidecar(prefix);
+    (sidecar.series, sidecar.bytes, sidecar.crc32) = (series, sums.bytes(), sums.finish());
     task.publish_on_node(&sidecar).unwrap();
     SavedFile::of(&sidecar)
 }

@@ -250,8 +250,8 @@ fn reservations_cost_less_than_a_twentieth_of_the_utilisation() {
 const SLOTS: u32 = 10_000;
 const TASKS_OF_SLOT: u32 = 15;
 
-/// In microseconds: what a task takes, a message on its way, and what the master takes for an end and a start.
-/// The last two are twice as much as `cargo bench --bench wire` allows it.
+/// In microseconds: what a task takes, a message on its way, and what the master takes for an end and a
+/// start. The last two are twice as much as `cargo bench --bench wire` allows it.
 const SECOND: u64 = 1_000_000;
 const WAY: u64 = 500;
 const STEP: u64 = 5;
