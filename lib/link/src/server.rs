@@ -85,7 +85,8 @@ struct Entry {
     /// Frames for the newest connection.
     frames: Option<UnboundedSender<Outgoing>>,
     silent: bool,
-    /// A frame has come over this connection after the first one: the agent has got the answer to that.
+    /// A frame has come over this connection after the first one: the agent has got the answer to that. True
+    /// also for its first connection: without the answer, it has no tasks.
     is_answered: bool,
     /// When its process has died, or its host has closed the connection for another reason.
     died_at: Option<Duration>,
@@ -221,7 +222,7 @@ impl Hub {
             connection,
             frames: Some(sender),
             silent: false,
-            is_answered: false,
+            is_answered: true,
             died_at: None,
             dismissed: false,
         };

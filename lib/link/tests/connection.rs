@@ -258,19 +258,18 @@ fn an_agent_that_does_not_come_back_is_lost() {
     link.goodbye();
 }
 
-/// Its system closes the connection, and nothing was said before.
+/// Its system closes the connection, and nothing was said before. One that has come back is not lost so early,
+/// as long as it has said nothing: it may not have got the answer, and lives.
 #[test]
 fn an_agent_that_has_died_is_lost_before_its_lease_is_over() {
     let master = Master::start();
     let link = Link::new(timing());
     let client = Client::new(Arc::clone(&link)).unwrap();
     let endpoint = master.endpoint(master.server.port());
-    for _ in 0..2 {
-        let connection = client.connect(&endpoint, b"n1").unwrap();
-        assert!(matches!(master.next(), Seen::Joined(_) | Seen::Back));
-        drop(connection);
-        assert_eq!(master.next(), Seen::Silent);
-    }
+    let connection = client.connect(&endpoint, b"n1").unwrap();
+    assert!(matches!(master.next(), Seen::Joined(_)));
+    drop(connection);
+    assert_eq!(master.next(), Seen::Silent);
     let died = Instant::now();
     assert_eq!(master.next(), Seen::Lost);
     assert!(died.elapsed() >= timing().grace - Duration::from_millis(50));

@@ -1,9 +1,9 @@
 //! The flush: what goes from nodes into the store beside the DAG file, and when.
 //!
 //! A series is flushed when it is the tenth after the last one that was, but not again within ten minutes;
-//! when only one node could hold it, or the store is chosen for all; and, as soon as the run is to end, when it
-//! is the newest of its task. Its files are written by a node that sees the store, or by the master, into a
-//! directory that does not count. When all are there, the directory gets the name of the series.
+//! when only one node could hold it, or the store is chosen for all; and, as soon as the run is to end, when
+//! it is the newest of its task. Its files are written by a node that sees the store, or by the master, into
+//! a directory that does not count. When all are there, the directory gets the name of the series.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
