@@ -258,8 +258,8 @@ fn an_agent_that_does_not_come_back_is_lost() {
     link.goodbye();
 }
 
-/// Its system closes the connection, and nothing was said before. One that has come back is not lost so early,
-/// as long as it has said nothing: it may not have got the answer, and lives.
+/// Its system closes the connection, and nothing was said before. One that has come back is not lost so
+/// early, as long as it has said nothing: it may not have got the answer, and lives.
 #[test]
 fn an_agent_that_has_died_is_lost_before_its_lease_is_over() {
     let master = Master::start();
