@@ -311,8 +311,13 @@ impl Client {
                 return;
             }
             let mut buffer = vec![0; MAX_INPUT];
-            while has_input {
-                match io::stdin().read(&mut buffer) {
+            let mut input: Box<dyn io::Read> = if has_input {
+                Box::new(io::stdin())
+            } else {
+                Box::new(io::empty())
+            };
+            loop {
+                match input.read(&mut buffer) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Ok(length @ 1..) if push(buffer.get(..length).unwrap_or_default(), false) => {}
                     _ => break,
