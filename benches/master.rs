@@ -339,7 +339,7 @@ fn run(dag: &Arc<Dag>) -> Duration {
     run_with(dag, |_| {}, |_| {})
 }
 
-/// The same. The scheduler is told something before the first task starts, and after the first look.
+/// The same. Events come to the scheduler before the first task starts, and after the first look.
 fn run_with(dag: &Arc<Dag>, before: impl Fn(&mut Master), after: impl Fn(&mut Master)) -> Duration {
     let mut sent = Sent::new(dag);
     let config = MasterConfig {

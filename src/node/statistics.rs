@@ -23,7 +23,7 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(2);
 /// Returns whether there are statistics of files beside the DAG file: `TCS_IOLOG`.
 pub(super) fn are_wanted() -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
-    // Whoever saves a file with settings that cannot be read hears of it from the library.
+    // If settings cannot be read, the library says so when a file is saved.
     let find = || Settings::find(|name| std::env::var(name).ok()).map_or(true, |settings| settings.logs);
     *WANTED.get_or_init(find)
 }

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whoever gets a sidecar from another node compares it with what the master says of the file.
+        /// A node that gets a sidecar from another one compares it with what the master says of the file.
         #[test]
         fn the_text_of_a_sidecar_is_that_of_the_same_file(closed in 0.0..1e11_f64) {
             let sidecar = Sidecar {

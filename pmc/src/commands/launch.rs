@@ -39,7 +39,7 @@ const SHORT: Duration = Duration::from_millis(4);
 /// Time after which it is said what a launch waits for, and after which an immediate one is given up.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often the run is told that this program waits.
+/// Interval of the messages to the run that this program waits.
 const REMINDER: Duration = Duration::from_secs(1);
 
 /// Time for a session that ends to be gone.

@@ -70,7 +70,7 @@ pub fn hello(arguments: impl IntoIterator<Item = OsString>) -> io::Result<Vec<u8
         let text = [name.as_bytes(), b"=", value.as_bytes()].concat();
         Bytes(text)
     });
-    // Only this way tells it.
+    // There is no other way to find out.
     let mask = umask(Mode::empty());
     umask(mask);
     frame(&Hello {

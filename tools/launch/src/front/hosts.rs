@@ -13,7 +13,7 @@ const MAX_FILE: u64 = 64 << 20;
 
 /// Where ranks may run.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Surroundings {
+pub(super) struct AvailableHosts {
     pub(super) hosts: Vec<Host>,
     /// They are those of a task: proxies are started by `pmc-rsh`.
     pub(super) is_task: bool,
@@ -27,12 +27,12 @@ pub(super) struct Surroundings {
 /// The file of the task cannot be read.
 pub(super) fn of_surroundings(
     variable: &mut dyn FnMut(&str) -> Option<OsString>,
-) -> Result<Surroundings, LaunchError> {
+) -> Result<AvailableHosts, LaunchError> {
     let (Some(_), Some(file)) = (variable(VARIABLE), variable("PMC_HOSTFILE")) else {
         let name = nix::unistd::gethostname()
             .ok()
             .and_then(|name| name.into_string().ok());
-        return Ok(Surroundings {
+        return Ok(AvailableHosts {
             hosts: vec![Host {
                 name: name.unwrap_or_else(|| "localhost".to_owned()),
                 slots: u32::MAX,
@@ -57,7 +57,7 @@ pub(super) fn of_surroundings(
     };
     let hosts: Option<Vec<Host>> = text.lines().map(host).collect();
     let hosts = hosts.filter(|hosts| !hosts.is_empty());
-    Ok(Surroundings {
+    Ok(AvailableHosts {
         hosts: hosts.ok_or_else(|| failed("it has other lines than HOST slots=RANKS".to_owned()))?,
         is_task: true,
         has_cpus: variable("PMC_AFFINITY").is_some(),
@@ -68,7 +68,7 @@ pub(super) fn of_surroundings(
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Result<Surroundings, String> {
+    fn of(text: &str) -> Result<AvailableHosts, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let mut variable = |name: &str| match name {

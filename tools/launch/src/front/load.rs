@@ -4,7 +4,7 @@
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::time::{Duration, Instant};
 
-use super::hosts::Surroundings;
+use super::hosts::AvailableHosts;
 use super::report::Ends;
 use super::{Event, Launch, Proxies};
 use crate::arguments::{Bind, Pmi};
@@ -43,7 +43,7 @@ impl Launch<'_> {
     /// Lets all ranks go, on these hosts, or without those that cannot start them.
     pub(super) fn load_somewhere(
         &mut self,
-        hosts: &mut Surroundings,
+        hosts: &mut AvailableHosts,
         (lines, is_file): &(Vec<Line>, bool),
     ) -> Result<(), LaunchError> {
         for number in 2.. {
@@ -178,7 +178,7 @@ impl Launch<'_> {
             let text = [name.as_bytes(), b"=", value.as_bytes()].concat();
             Bytes(text)
         });
-        // Only this way tells it.
+        // There is no other way to find out.
         let umask = nix::sys::stat::umask(nix::sys::stat::Mode::empty());
         nix::sys::stat::umask(umask);
         let words = |words: &Vec<Vec<u8>>| words.iter().cloned().map(Bytes).collect();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use pmc_wire::command::receive;
 
-use super::hosts::Surroundings;
+use super::hosts::AvailableHosts;
 use super::{Event, spawn};
 use crate::error::LaunchError;
 use crate::frames::{ToProxy, send};
@@ -48,7 +48,7 @@ impl Proxies {
     /// A process cannot be started.
     pub(super) fn start(
         world: &World,
-        surroundings: &Surroundings,
+        surroundings: &AvailableHosts,
         events: &Sender<Event>,
     ) -> Result<Self, LaunchError> {
         // Beside this program, whichever of ours that is.
