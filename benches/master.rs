@@ -178,6 +178,7 @@ fn simulated_run(tasks: usize, rounds: usize) {
         nodes: (0..HOSTS).map(node).collect(),
         overhead: Duration::ZERO,
         losses: None,
+        saving: None,
     };
     let time_of = |task: TaskId| Duration::from_millis(1000 + task.index() as u64 * 7919 % 60_000);
     let workload = Workload {

@@ -3,6 +3,10 @@
 //! Nothing starts and nothing waits: time jumps from one event to the next. A node may be lost at random
 //! moments; another one takes its place.
 
+mod saving;
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
@@ -10,8 +14,11 @@ use std::time::Duration;
 
 use pmc_dag::rescue::DoneSet;
 use pmc_dag::{Dag, TaskId};
+use rustc_hash::FxHashMap;
 use thiserror::Error;
 
+use self::saving::Attempt;
+pub use self::saving::Saving;
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::{
     Event, GangParts, JoinError, Joining, Master, MasterConfig, MasterError, Outbox, Record, Role, Start,
@@ -47,6 +54,8 @@ pub struct Cluster {
     pub overhead: Duration,
     /// How nodes are lost. Without it, none is.
     pub losses: Option<Losses>,
+    /// How tasks save their state. Without it, none does: what a lost node ran begins again.
+    pub saving: Option<Saving>,
 }
 
 /// How nodes are lost.
@@ -73,8 +82,10 @@ pub struct Simulated {
     pub nodes: u32,
     /// Attempts that were lost with their nodes.
     pub lost_attempts: u64,
-    /// Sum of the run times of these attempts.
+    /// Sum of the run times of these attempts, without what they had saved.
     pub lost: Duration,
+    /// Time in which tasks saved their state and read it.
+    pub saving: Duration,
 }
 
 impl Simulated {
@@ -141,13 +152,18 @@ struct Follower<'a> {
     /// Sub-workflows whose turn has come.
     nested: Vec<TaskId>,
     next: BinaryHeap<Reverse<(Time, Next)>>,
+    saving: Option<Saving>,
     /// When the attempt of each rank began.
     began: Vec<Time>,
+    /// Work of tasks that lost attempts had saved.
+    saved: FxHashMap<TaskId, Time>,
     /// Members that join and leave gangs: at once.
     joins: Vec<(Rank, SubmitId)>,
     leaves: Vec<(Rank, SubmitId)>,
     lost: Time,
     lost_attempts: u64,
+    /// Time in which tasks saved their state and read it.
+    extra: Time,
 }
 
 impl<'a> Follower<'a> {
@@ -161,6 +177,28 @@ impl<'a> Follower<'a> {
     fn time(&self, task: TaskId) -> Duration {
         let (workload, own) = self.locate(task);
         workload.times[own.index()]
+    }
+
+    /// The attempt of a task that runs or is to start.
+    fn attempt(&self, task: TaskId) -> Attempt {
+        let saved = self.saved.get(&task).copied().unwrap_or(0);
+        Attempt::new(self.saving, micros(self.time(task)), saved)
+    }
+
+    /// The attempt of a task was lost with the node of its rank.
+    fn lose(&mut self, task: TaskId, rank: Rank) {
+        let began = self.began.get(rank.0 as usize).copied().unwrap_or(self.now);
+        let ran = self.now - began;
+        let attempt = self.attempt(task);
+        let saved = attempt.saved(ran);
+        if saved > 0 {
+            *self.saved.entry(task).or_default() += saved;
+        }
+        // All of its saves were counted at its start.
+        let extra = attempt.extra_until(ran);
+        self.extra -= attempt.extra() - extra;
+        self.lost += ran - saved - extra;
+        self.lost_attempts += 1;
     }
 }
 
@@ -186,16 +224,14 @@ impl Outbox for Follower<'_> {
                     self.began.resize(at + 1, 0);
                 }
                 self.began[at] = self.now;
-                let end = self.now + micros(self.time(task)) + self.overhead;
+                let attempt = self.attempt(task);
+                self.extra += attempt.extra();
+                let end = self.now + attempt.time() + self.overhead;
                 self.next
                     .push(Reverse((end, Next::End(Rank(rank), submit, task))));
             }
             Record::Nested(task, _) => self.nested.push(task),
-            Record::Evicted { rank, .. } => {
-                let began = self.began.get(rank.0 as usize).copied().unwrap_or(self.now);
-                self.lost += self.now - began;
-                self.lost_attempts += 1;
-            }
+            Record::Evicted { task, rank, .. } => self.lose(task, rank),
             _ => {}
         }
     }
@@ -212,11 +248,14 @@ pub fn simulate(workload: &Workload, cluster: &Cluster) -> Result<Simulated, Sim
         workloads: vec![(0, workload)],
         nested: Vec::new(),
         next: BinaryHeap::new(),
+        saving: cluster.saving,
         began: Vec::new(),
+        saved: FxHashMap::default(),
         joins: Vec::new(),
         leaves: Vec::new(),
         lost: 0,
         lost_attempts: 0,
+        extra: 0,
     };
     Run::new(&workload.dag, cluster, follower)?.finish(workload.tasks())
 }
@@ -333,6 +372,7 @@ impl<'a> Run<'a> {
             nodes: self.cluster.nodes.len() as u32,
             lost_attempts: self.out.lost_attempts,
             lost: Duration::from_micros(self.out.lost),
+            saving: Duration::from_micros(self.out.extra),
         })
     }
 
@@ -426,171 +466,4 @@ impl<'a> Run<'a> {
 
 fn micros(duration: Duration) -> Time {
     Time::try_from(duration.as_micros()).unwrap_or(Time::MAX / 4)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn cluster(nodes: u32, slots: u32) -> Cluster {
-        let node = |number| {
-            let registration = Registration {
-                host: format!("n{number}"),
-                memory_mb: 1000,
-                threads: slots,
-                cores: slots,
-                sockets: 1,
-                gpus: 0,
-                away: false,
-            };
-            (registration, slots)
-        };
-        Cluster {
-            nodes: (0..nodes).map(node).collect(),
-            overhead: Duration::ZERO,
-            losses: None,
-        }
-    }
-
-    fn dag(text: &str) -> Arc<Dag> {
-        Arc::new(Dag::parse(text.as_bytes().to_vec()).unwrap())
-    }
-
-    fn workload(dag: &Arc<Dag>, seconds: &dyn Fn(TaskId) -> Duration) -> Workload {
-        Workload {
-            dag: Arc::clone(dag),
-            times: dag.ids().map(seconds).collect(),
-            nested: BTreeMap::new(),
-        }
-    }
-
-    fn simulate(
-        dag: &Arc<Dag>,
-        cluster: &Cluster,
-        seconds: &dyn Fn(TaskId) -> Duration,
-    ) -> Result<Simulated, SimulationError> {
-        super::simulate(&workload(dag, seconds), cluster)
-    }
-
-    fn seconds(count: u64) -> Duration {
-        Duration::from_secs(count)
-    }
-
-    #[test]
-    fn a_diamond_takes_its_longest_path() {
-        let dag = dag("TASK a x\nTASK b x\nTASK c x\nTASK d x\nEDGE a b\nEDGE a c\nEDGE b d\nEDGE c d\n");
-        let times = |task: TaskId| seconds([10, 20, 5, 1][task.index()]);
-        let two = simulate(&dag, &cluster(1, 2), &times).unwrap();
-        assert_eq!((two.makespan, two.busy), (seconds(31), seconds(36)));
-        assert!((two.utilisation() - 36.0 / 62.0).abs() < 1e-9);
-        assert!((two.node_hours() - 31.0 / 3600.0).abs() < 1e-9);
-        let one = simulate(&dag, &cluster(1, 1), &times).unwrap();
-        assert_eq!(one.makespan, seconds(36));
-        let slow = Cluster {
-            overhead: seconds(1),
-            ..cluster(2, 1)
-        };
-        assert_eq!(simulate(&dag, &slow, &times).unwrap().makespan, seconds(34));
-    }
-
-    #[test]
-    fn tasks_of_sub_workflows_share_the_slots() {
-        let text = "TASK a x\nSUBDAG EXTERNAL s s.dag\nTASK z x\nEDGE a s\nEDGE s z\n";
-        let outer = dag(text);
-        let inner = dag("TASK a x\nTASK b x\nSUBDAG EXTERNAL t t.dag\nEDGE b t\n");
-        let last = dag("TASK a x\n");
-        let ten = |_: TaskId| seconds(10);
-        let mut run = workload(&outer, &ten);
-        let sub = outer.find(b"s").unwrap();
-        let mut nested = workload(&inner, &ten);
-        nested
-            .nested
-            .insert(inner.find(b"t").unwrap(), workload(&last, &ten));
-        run.nested.insert(sub, nested);
-        assert_eq!(run.tasks(), 7);
-        let one = super::simulate(&run, &cluster(1, 1)).unwrap();
-        assert_eq!((one.makespan, one.busy), (seconds(50), seconds(50)));
-        let two = super::simulate(&run, &cluster(1, 2)).unwrap();
-        assert_eq!((two.makespan, two.busy), (seconds(40), seconds(50)));
-        run.nested.clear();
-        assert_eq!(
-            super::simulate(&run, &cluster(1, 1)).unwrap().makespan,
-            seconds(20)
-        );
-    }
-
-    #[test]
-    fn tasks_over_several_nodes_have_all_of_them_at_one_moment() {
-        // The large one comes first when `a` has ended. `c` ends in time beside it, `d` would not.
-        let text = "TASK a -p 9 -e 10 x\nTASK b -p 9 -e 50 x\nTASK big -N 2 -p 5 x\nTASK c -e 40 x\nTASK d -e 45 x\nEDGE a big\n";
-        let times = |task: TaskId| seconds([10, 50, 100, 40, 45][task.index()]);
-        let ran = simulate(&dag(text), &cluster(2, 1), &times).unwrap();
-        assert_eq!(ran.makespan, seconds(195), "a, c and b; then big; then d");
-        assert_eq!(ran.busy, seconds(245));
-        let refused = simulate(&dag("TASK big -N 3 x\n"), &cluster(2, 1), &|_| seconds(1));
-        let message = refused.unwrap_err().to_string();
-        assert_eq!(message, "Task big needs 3 nodes, 2 are there");
-    }
-
-    #[test]
-    fn requests_limit_what_runs_at_a_time() {
-        let dag = dag("TASK a -m 600 x\nTASK b -m 600 x\nTASK c -m 300 x\n");
-        let ran = simulate(&dag, &cluster(1, 4), &|_| seconds(10)).unwrap();
-        assert_eq!(ran.makespan, seconds(20));
-        let refused = simulate(&dag, &cluster(0, 4), &|_| seconds(10));
-        assert!(refused.is_err());
-    }
-
-    #[test]
-    fn runs_that_cannot_end_are_refused() {
-        let circle = dag("TASK a x\nTASK b x\nEDGE a b\nEDGE b a\n");
-        let error = simulate(&circle, &cluster(1, 1), &|_| seconds(1)).unwrap_err();
-        assert_eq!(error, SimulationError::Incomplete { left: 2, tasks: 2 });
-        let large = dag("TASK a -m 1001 x\n");
-        let error = simulate(&large, &cluster(1, 1), &|_| seconds(1)).unwrap_err();
-        assert!(matches!(error, SimulationError::Refused(_)));
-        let losing = |per_hour| Cluster {
-            losses: Some(Losses {
-                per_hour,
-                replacement: seconds(1),
-                seed: 1,
-            }),
-            ..cluster(2, 1)
-        };
-        let error = simulate(&large, &losing(0.1), &|_| seconds(1)).unwrap_err();
-        assert_eq!(error, SimulationError::Incomplete { left: 1, tasks: 1 });
-        let error = simulate(&dag("TASK a x\n"), &losing(1e6), &|_| seconds(3600)).unwrap_err();
-        assert!(matches!(error, SimulationError::Endless(_)));
-    }
-
-    #[test]
-    fn losses_cost_time() {
-        let text: String = (0..400).map(|n| format!("TASK t{n} x\n")).collect();
-        let dag = dag(&text);
-        let mut four = cluster(4, 1);
-        let calm = simulate(&dag, &four, &|_| seconds(60)).unwrap();
-        assert_eq!((calm.makespan, calm.lost_attempts), (seconds(6000), 0));
-        let mut makespans = Duration::ZERO;
-        let mut lost = 0;
-        for seed in 0..50 {
-            four.losses = Some(Losses {
-                per_hour: 6.0,
-                replacement: seconds(30),
-                seed,
-            });
-            let ran = simulate(&dag, &four, &|_| seconds(60)).unwrap();
-            assert_eq!(
-                ran,
-                simulate(&dag, &four, &|_| seconds(60)).unwrap(),
-                "the seed decides"
-            );
-            assert_eq!(ran.busy, calm.busy, "each task ends once");
-            makespans += ran.makespan;
-            lost += ran.lost_attempts;
-        }
-        // Each node loses about 10 tasks of 30 s on average, and 30 s until its replacement, in 100 minutes.
-        let mean = makespans.as_secs_f64() / 50.0;
-        assert!((6500.0..6900.0).contains(&mean), "{mean}");
-        assert!((1900..2500).contains(&lost), "{lost}");
-    }
 }

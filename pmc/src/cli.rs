@@ -28,7 +28,7 @@ pub use pegasus::PegasusProgram;
 pub use pmix::Pmix;
 pub use serve::{Add, Cancel, Serve, Wait};
 pub use supervise::Supervise;
-pub use views::{Analyzer, Report, Section, Simulate, Statistics, Status, TimeOf, TimeStep};
+pub use views::{Analyzer, Every, Report, Section, Simulate, Statistics, Status, TimeOf, TimeStep};
 
 /// Plans and runs a Pegasus workflow on this machine.
 #[derive(Debug, Parser)]

@@ -7,7 +7,7 @@ const MAX_SECONDS: f64 = 3600.0;
 pub(crate) const MAX_SHARE: f64 = 0.05;
 
 /// Hours that a node works before it is lost, as far as nothing else is known.
-const NODE_HOURS: f64 = 10_000.0;
+pub const NODE_HOURS: f64 = 10_000.0;
 
 /// When a task is to save for the first time, in seconds: what that takes is not known before.
 const FIRST_SECONDS: f64 = 60.0;
@@ -36,12 +36,18 @@ impl Interval {
             return FIRST_SECONDS;
         };
         let per_node = (NODE_HOURS + self.node_hours.max(0.0)) / (1.0 + f64::from(self.losses));
-        let mean = per_node * 3600.0 / f64::from(self.nodes.max(1));
-        let cost = cost.max(0.0);
-        (cost / MAX_SHARE)
-            .max((2.0 * cost * mean).sqrt())
-            .min(MAX_SECONDS)
+        best_interval(cost, per_node * 3600.0 / f64::from(self.nodes.max(1)))
     }
+}
+
+/// Returns the seconds from one series to the next if a series blocks the task for `cost` seconds, and its
+/// nodes work `mean` seconds on average until one of them is lost.
+#[must_use]
+pub fn best_interval(cost: f64, mean: f64) -> f64 {
+    let cost = cost.max(0.0);
+    (cost / MAX_SHARE)
+        .max((2.0 * cost * mean).sqrt())
+        .min(MAX_SECONDS)
 }
 
 /// Returns whether a task is to save its state now. `since` are the seconds since the last series, or since

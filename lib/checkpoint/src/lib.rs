@@ -45,7 +45,7 @@ mod task_store;
 mod usage;
 
 pub use checksum::{BLOCK, BlockSums, verify};
-pub use due::{Interval, is_due};
+pub use due::{Interval, NODE_HOURS, best_interval, is_due};
 pub use error::StoreError;
 pub use name::{InvalidName, MAX_PREFIX, Prefix, WATCHED, task_directory, task_name};
 pub use notice::Notice;

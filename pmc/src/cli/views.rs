@@ -202,6 +202,17 @@ pub struct Simulate {
     /// Chooses the moments of the losses
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Let all tasks save their state, which takes this time; what a lost node ran goes on from there
+    #[arg(long, value_name = "SECONDS", value_parser = not_negative)]
+    pub checkpoint_cost: Option<f64>,
+    /// Time from one save to the next, or `auto` for the interval that costs least at the rate of losses
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        requires = "checkpoint_cost",
+        default_value = "auto"
+    )]
+    pub checkpoint_every: Every,
     /// Run time of the tasks of a transformation; `*` stands for all transformations that have not run
     #[arg(long = "set", value_name = "TRANSFORMATION.time=SECONDS")]
     pub times: Vec<TimeOf>,
@@ -217,6 +228,27 @@ pub struct Simulate {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// How often tasks of a simulated run save their state.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Every {
+    /// As it costs least.
+    Auto,
+    /// After this much work, in seconds.
+    Seconds(f64),
+}
+
+impl FromStr for Every {
+    type Err = WrongValue;
+
+    fn from_str(text: &str) -> Result<Self, WrongValue> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let seconds = positive(text).map_err(|_| WrongValue("a number above 0, or auto"))?;
+        Ok(Self::Seconds(seconds))
+    }
 }
 
 /// The run time of the tasks of a transformation.

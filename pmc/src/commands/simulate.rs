@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use pegasus_mpi_cluster::simulate::{Cluster, Losses, Simulated, Workload, simulate as run};
+use pegasus_mpi_cluster::simulate::{Cluster, Losses, Saving, Simulated, Workload, simulate as run};
 use pegasus_mpi_cluster::{HostSize, Registration, describe_host};
+use pmc_checkpoint::{NODE_HOURS, best_interval};
 use pmc_control::memory;
 use pmc_dag::Dag;
 use pmc_monitor::history::{History, MAX_DEPTH, Seen, seconds};
@@ -25,13 +26,16 @@ use crate::text;
 use crate::wfformat::{self, Instance};
 
 /// Version of the JSON form.
-const VERSION: &str = "1.0";
+const VERSION: &str = "1.1";
 /// Run time of an auxiliary job that has not run, in seconds.
 const AUXILIARY_SECONDS: f64 = 1.0;
 /// Largest number of nodes that is tried without `--nodes`.
 const MOST_NODES: u32 = 1024;
 /// Twice the nodes must save this share of the time, or no more are tried.
 const WORTHWHILE: f64 = 0.02;
+
+/// The shortest time from one save to the next.
+const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Simulates a run on the numbers of nodes that the user asks for. Returns the exit code.
 pub fn simulate(arguments: &cli::Simulate) -> Result<u8, Failure> {
@@ -282,6 +286,7 @@ fn one(subject: &Subject, nodes: u32, arguments: &cli::Simulate) -> Result<Simul
                 replacement: Duration::from_secs(arguments.replacement),
                 seed: arguments.seed,
             }),
+        saving: saving(arguments),
     };
     run(&subject.workload, &cluster)
         .with_context(|| {
@@ -291,6 +296,22 @@ fn one(subject: &Subject, nodes: u32, arguments: &cli::Simulate) -> Result<Simul
             )
         })
         .or_code(exit::NOT_RUN)
+}
+
+/// How tasks save their state, if they do.
+fn saving(arguments: &cli::Simulate) -> Option<Saving> {
+    let cost = arguments.checkpoint_cost?;
+    let every = match arguments.checkpoint_every {
+        cli::Every::Seconds(seconds) => seconds,
+        cli::Every::Auto => {
+            let hours = arguments.loss_rate.map_or(NODE_HOURS, |rate| 1.0 / rate);
+            best_interval(cost, hours * 3600.0)
+        }
+    };
+    Some(Saving {
+        every: duration(every).max(SHORTEST_INTERVAL),
+        cost: duration(cost),
+    })
 }
 
 /// Tries 1, 2, 4… nodes while that makes the run shorter.
@@ -359,6 +380,10 @@ fn human(shown: &Shown<'_>, arguments: &cli::Simulate) -> String {
     if arguments.loss_rate.is_some() {
         columns.extend([("lost attempts", Align::Right), ("lost time", Align::Right)]);
     }
+    let saving = saving(arguments);
+    if saving.is_some() {
+        columns.push(("saving", Align::Right));
+    }
     columns.push(("", Align::Left));
     let mut table = Table::new(&columns);
     for (at, row) in shown.rows.iter().enumerate() {
@@ -372,6 +397,9 @@ fn human(shown: &Shown<'_>, arguments: &cli::Simulate) -> String {
             let lost = usize::try_from(row.lost_attempts).unwrap_or(usize::MAX);
             cells.extend([thousands(lost), span(row.lost.as_secs_f64())]);
         }
+        if saving.is_some() {
+            cells.push(span(row.saving.as_secs_f64()));
+        }
         let is_best = shown.best == Some(at);
         cells.push(if is_best { "<- ask for this" } else { "" }.to_owned());
         table.row(cells);
@@ -384,6 +412,13 @@ fn human(shown: &Shown<'_>, arguments: &cli::Simulate) -> String {
             "  recorded  {} on {}",
             span(time),
             text::count(nodes, "node")
+        );
+    }
+    if let Some(saving) = saving {
+        let (every, cost) = (saving.every.as_secs_f64(), saving.cost.as_secs_f64());
+        let _ = writeln!(
+            out,
+            "  saving    each task after {every:.0} s of work, in {cost} s"
         );
     }
     if let (Some(minutes), None) = (arguments.walltime, shown.best) {
@@ -410,6 +445,7 @@ fn json_value(shown: &Shown<'_>, arguments: &cli::Simulate) -> Value {
             "node_hours": row.node_hours(),
             "lost_attempts": row.lost_attempts,
             "lost_seconds": row.lost.as_secs_f64(),
+            "saving_seconds": row.saving.as_secs_f64(),
         })
     };
     json!({
@@ -425,6 +461,10 @@ fn json_value(shown: &Shown<'_>, arguments: &cli::Simulate) -> Value {
         },
         "recorded": subject.recorded.map(|(nodes, time)| json!({"nodes": nodes, "seconds": time})),
         "simulated": shown.rows.iter().map(row).collect::<Vec<_>>(),
+        "saving": saving(arguments).map(|saving| json!({
+            "every_seconds": saving.every.as_secs_f64(),
+            "cost_seconds": saving.cost.as_secs_f64(),
+        })),
         "walltime_minutes": arguments.walltime,
         "cheapest": shown.best.map(|at| row(&shown.rows[at])),
     })

@@ -70,3 +70,48 @@ fn the_time_of_a_run_with_a_sub_workflow_is_foretold() {
     let simulated = place.run(["simulate", "--json", "--nodes", "1", "."]).json();
     assert_eq!(simulated["tasks"], 18, "{simulated}");
 }
+
+#[test]
+fn tasks_that_save_themselves_lose_less() {
+    let place = Place::new();
+    place.write("w.dag", "TASK a /bin/true\nTASK b /bin/true\nTASK c /bin/true\n");
+    let lossy = [
+        "--nodes",
+        "2",
+        "--node-slots",
+        "1",
+        "--loss-rate",
+        "1",
+        "--set",
+        "*.time=3600",
+    ];
+    let simulate = |more: &[&str]| {
+        let options = ["simulate", "--json"].iter().chain(&lossy).chain(more);
+        place.run(options.copied().chain(["."])).json()
+    };
+    let row = |value: &serde_json::Value, key: &str| value["simulated"][0][key].as_f64().unwrap();
+    let (mut plain, mut saving) = (0.0, 0.0);
+    for seed in ["1", "2", "3", "4", "5", "6", "7", "8"] {
+        let without = simulate(&["--seed", seed]);
+        assert!(without["saving"].is_null() && row(&without, "saving_seconds") == 0.0);
+        plain += row(&without, "lost_seconds");
+        let with = simulate(&["--seed", seed, "--checkpoint-cost", "2"]);
+        // The root of 2 x 2 s x 3,600 s.
+        assert_eq!(with["saving"]["every_seconds"], 120.0, "{with}");
+        assert!(row(&with, "saving_seconds") >= 3.0 * 29.0 * 2.0, "{with}");
+        saving += row(&with, "lost_seconds");
+    }
+    assert!(saving < plain / 5.0, "{saving} {plain}");
+    let fixed = simulate(&["--checkpoint-cost", "2", "--checkpoint-every", "600"]);
+    assert_eq!(fixed["saving"]["every_seconds"], 600.0);
+    let refused = place.run([
+        "simulate",
+        "--checkpoint-every",
+        "soon",
+        "--checkpoint-cost",
+        "2",
+        ".",
+    ]);
+    let said = refused.code(2).stderr();
+    assert!(said.contains("a number above 0, or auto"), "{said}");
+}

@@ -271,6 +271,8 @@ complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l walltime -d 'Mark t
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l loss-rate -d 'Mean number of losses of one node in an hour, such as 0.01' -r
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l replacement -d 'Time until another node takes the place of a lost one' -r
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l seed -d 'Chooses the moments of the losses' -r
+complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l checkpoint-cost -d 'Let all tasks save their state, which takes this time; what a lost node ran goes on from there' -r
+complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l checkpoint-every -d 'Time from one save to the next, or `auto` for the interval that costs least at the rate of losses' -r
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l set -d 'Run time of the tasks of a transformation; `*` stands for all transformations that have not run' -r
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l node-slots -d 'Slots of a node [default: those of the largest node of the run, else the CPUs]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l node-cpus -d 'CPUs of a node [default: those of the largest node of the run, else of this machine]' -r
