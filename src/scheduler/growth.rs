@@ -58,6 +58,7 @@ impl Master {
         if !new_sets.is_empty() {
             self.take_option_sets(&dag, &new_sets);
         }
+        self.name_transformations();
         for task in dag.ids().skip(first) {
             let chain = self.chain_of_set.get(dag.option_set(task)).copied();
             self.nodes

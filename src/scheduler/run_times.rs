@@ -27,6 +27,9 @@ pub(super) const MIN_SUCCESSES: u32 = 5;
 /// The longest time that a task which saves itself is given to do something before it does.
 const MAX_WORK: Duration = Duration::from_secs(30);
 
+/// Stands for the transformation of a task that names none.
+const NO_TRANSFORMATION: u32 = u32::MAX;
+
 /// Run times of those tasks of a transformation that have succeeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sample {
@@ -46,14 +49,14 @@ impl Sample {
         self.squares += distance * (seconds - self.mean);
     }
 
-    /// The mean and two standard deviations, if there are that many.
-    fn expected(&self, successes: u32) -> Option<Duration> {
+    /// The mean and two standard deviations in seconds, if there are that many.
+    fn expected(&self, successes: u32) -> Option<f64> {
         if self.count < successes.max(1) {
             return None;
         }
         let degrees = f64::from(self.count.saturating_sub(1).max(1));
         let deviation = (self.squares / degrees).max(0.0).sqrt();
-        Duration::try_from_secs_f64(self.mean + 2.0 * deviation).ok()
+        Some(self.mean + 2.0 * deviation)
     }
 }
 
@@ -62,8 +65,15 @@ impl Sample {
 pub(super) struct RunTimes {
     /// Run times are noted.
     is_on: bool,
-    /// By transformation.
-    samples: FxHashMap<Box<[u8]>, Sample>,
+    /// Numbers of all transformations.
+    names: FxHashMap<Box<[u8]>, u32>,
+    /// Number of the transformation of each task, or [`NO_TRANSFORMATION`]. Filled when run times are noted:
+    /// the name stands in the text of the DAG, which is far from what is at hand when a task ends.
+    transformations: Vec<u32>,
+    /// By number of a transformation.
+    samples: Vec<Sample>,
+    /// What the slowest known transformation is expected to need, in seconds.
+    slowest: f64,
     /// No task needs longer, as far as is known.
     longest: Duration,
     /// When tasks that still run are stopped.
@@ -78,6 +88,33 @@ impl RunTimes {
         let leads = dag.checkpoint_leads().into_iter().map(needed_to_save);
         let said = dag.longest_expected_time().into_iter().chain(leads);
         self.longest = said.fold(self.longest, Duration::max);
+    }
+
+    /// Learns the transformations of the tasks of a DAG from this one on: they follow those that are known.
+    fn name(&mut self, dag: &Dag, first: TaskId) {
+        self.transformations.reserve(dag.len() - first.index());
+        for task in dag.ids().skip(first.index()) {
+            let number = dag.transformation(task).map(|name| self.number(name));
+            self.transformations.push(number.unwrap_or(NO_TRANSFORMATION));
+        }
+    }
+
+    /// The number of a transformation.
+    fn number(&mut self, name: &[u8]) -> u32 {
+        // Names are copied only once.
+        if let Some(number) = self.names.get(name) {
+            return *number;
+        }
+        let number = self.samples.len() as u32;
+        self.samples.push(Sample::default());
+        self.names.insert(name.into(), number);
+        number
+    }
+
+    /// The number of a task's transformation.
+    fn transformation(&self, task: TaskId) -> Option<usize> {
+        let number = *self.transformations.get(task.index())?;
+        (number != NO_TRANSFORMATION).then_some(number as usize)
     }
 
     /// Tasks that are held back.
@@ -108,6 +145,28 @@ impl Master {
     /// Notes run times from now on, so that [`Master::expected_time`] knows those of transformations.
     pub fn learn_run_times(&mut self) {
         self.run_times.is_on = true;
+        self.name_transformations();
+    }
+
+    /// Learns the transformations of tasks that came since it last did, if run times are noted.
+    pub(super) fn name_transformations(&mut self) {
+        if !self.run_times.is_on {
+            return;
+        }
+        let known = self.run_times.transformations.len();
+        if known < self.dag.len() {
+            self.run_times.name(&self.dag, TaskId(known as u32));
+        }
+        let known = self.run_times.transformations.len();
+        let new = self
+            .segments
+            .partition_point(|segment| (segment.base() as usize) < known);
+        for segment in &self.segments[new..] {
+            // A DAG that has ended is not there any more.
+            let transformations = &mut self.run_times.transformations;
+            transformations.resize(segment.base() as usize, NO_TRANSFORMATION);
+            self.run_times.name(segment.dag(), TaskId(0));
+        }
     }
 
     /// Returns how long a task is expected to run: what its option says, else the mean and two standard
@@ -119,30 +178,25 @@ impl Master {
         if let Some(said) = dag.expected_time(local) {
             return Some(said);
         }
-        let sample = self.run_times.samples.get(dag.transformation(local)?)?;
-        sample.expected(successes)
+        let sample = self.run_times.samples[self.run_times.transformation(task)?];
+        Duration::try_from_secs_f64(sample.expected(successes)?).ok()
     }
 
     /// Notes the run time of a task that has succeeded.
     pub(super) fn note_run_time(&mut self, task: TaskId, time: Duration) {
-        if !self.run_times.is_on {
+        let run_times = &mut self.run_times;
+        let Some(transformation) = run_times.transformation(task) else {
             return;
-        }
-        // Names are copied only once.
-        let mut samples = std::mem::take(&mut self.run_times.samples);
-        let (dag, local) = self.locate(task);
-        let mut known = None;
-        if let Some(transformation) = dag.transformation(local) {
-            let sample = match samples.get_mut(transformation) {
-                Some(sample) => sample,
-                None => samples.entry(transformation.into()).or_default(),
-            };
-            sample.note(time);
-            known = sample.expected(MIN_SUCCESSES);
-        }
-        self.run_times.samples = samples;
-        if let Some(known) = known {
-            self.run_times.longest = self.run_times.longest.max(known);
+        };
+        let sample = &mut run_times.samples[transformation];
+        sample.note(time);
+        let Some(expected) = sample.expected(MIN_SUCCESSES) else {
+            return;
+        };
+        if expected > run_times.slowest {
+            run_times.slowest = expected;
+            let time = Duration::try_from_secs_f64(expected).unwrap_or_default();
+            run_times.longest = run_times.longest.max(time);
         }
     }
 
@@ -150,7 +204,7 @@ impl Master {
     pub(super) fn set_end(&mut self, end: Duration) {
         let is_later = self.run_times.end.is_some_and(|before| end > before);
         self.run_times.end = Some(end);
-        self.run_times.is_on = true;
+        self.learn_run_times();
         if !is_later {
             return;
         }
@@ -227,14 +281,14 @@ mod tests {
         assert_eq!(times.expected(5), None);
         times.note(Duration::from_secs(60));
         // The deviation is the square root of 8 / 4.
-        let expected = times.expected(5).unwrap().as_secs_f64();
+        let expected = times.expected(5).unwrap();
         assert!(
             (expected - (60.0 + 2.0 * 2_f64.sqrt())).abs() < 1e-9,
             "{expected}"
         );
         let mut one = Sample::default();
         one.note(Duration::from_secs(7));
-        assert_eq!(one.expected(1), Some(Duration::from_secs(7)));
+        assert_eq!(one.expected(1), Some(7.0));
     }
 
     #[test]

@@ -71,6 +71,16 @@ pub(super) struct Segment {
 }
 
 impl Segment {
+    /// Its DAG; an empty one after its end.
+    pub(super) fn dag(&self) -> &Dag {
+        &self.dag
+    }
+
+    /// Number of its first task.
+    pub(super) fn base(&self) -> u32 {
+        self.base
+    }
+
     /// Its tasks; none after its end.
     pub(super) fn tasks(&self) -> impl Iterator<Item = TaskId> + use<> {
         let end = self.base + self.dag.len() as u32;
@@ -130,6 +140,7 @@ impl Master {
             is_nested: matches!(role, Role::Nested(_)),
             summary,
         });
+        self.name_transformations();
         self.nested_open += usize::from(matches!(role, Role::Nested(_)));
         if active == 0 {
             self.ended.push(id);

@@ -114,6 +114,43 @@ fn run_times_of_a_transformation_are_learned() {
 }
 
 #[test]
+fn run_times_of_nested_dags_are_learned() {
+    let mut run = Run::new("SUBDAG EXTERNAL s s.dag\nSUBDAG EXTERNAL r r.dag\n", 1);
+    let join = |run: &mut Run, parent, text: &str| {
+        let joining = Joining {
+            dag: dag(text),
+            done: DoneSet::new(),
+            role: Role::Nested(TaskId(parent)),
+        };
+        let segment = run.master.grow(joining).unwrap();
+        run.schedule();
+        segment
+    };
+    let end = |run: &mut Run, now| {
+        let (_, _, submit) = run.master.assignments().next().unwrap();
+        end_at(run, now, submit.0);
+    };
+    // One DAG has ended before run times are noted, another one joins after that.
+    let ended = join(&mut run, 0, "#@ 1 other:1.0 ID1\nTASK a x\n");
+    end(&mut run, 1);
+    assert_eq!(run.master.take_ended(), [ended]);
+    run.master.close_segment(ended);
+    ends_at(&mut run, 600);
+    let task = |n: u32| format!("#@ {n} sim:1.0 ID{n}\nTASK t{n} x\n");
+    let tasks: String = (1..=6).map(task).collect();
+    join(
+        &mut run,
+        1,
+        &format!("TASK b x\n{tasks}#@ 7 new:1.0 ID7\nTASK c x\n"),
+    );
+    for now in 2..=8 {
+        end(&mut run, now);
+    }
+    let expected = [3, 9, 10].map(|task| run.master.expected_time(TaskId(task), 5));
+    assert_eq!(expected, [None, Some(seconds(1)), None]);
+}
+
+#[test]
 fn those_that_save_themselves_use_the_tail() {
     let text = "TASK a -e 1 x\nTASK b -e 600 --checkpoint-signal USR1@20 x\n\
                 TASK c --checkpoint-signal USR1@20 x\nTASK d -e 600 --checkpoint-exit 85 x\n\
