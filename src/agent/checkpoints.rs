@@ -256,8 +256,13 @@ impl Checkpoints {
                     self.copy_in_background(file, sources);
                     Ok(())
                 }
-                MasterSays::Flush { dag, file, sources } => {
-                    self.flush_in_background(dag, file, sources);
+                MasterSays::Flush {
+                    dag,
+                    transfer,
+                    file,
+                    sources,
+                } => {
+                    self.flush_in_background(dag, transfer, file, sources);
                     Ok(())
                 }
                 _ => Ok(()),
@@ -342,18 +347,29 @@ impl Checkpoints {
     }
 
     /// Brings a file into the store beside a DAG file, while other orders are carried out.
-    fn flush_in_background(self: &Arc<Self>, dag: Vec<u8>, file: SavedFile, sources: Vec<Vec<String>>) {
+    fn flush_in_background(
+        self: &Arc<Self>,
+        dag: Vec<u8>,
+        transfer: u64,
+        file: SavedFile,
+        sources: Vec<Vec<String>>,
+    ) {
         let (own, flushed) = (Arc::clone(self), file.clone());
         let flush = move || {
             let failed = own
                 .flush(Path::new(OsStr::from_bytes(&dag)), &file, &sources)
                 .err();
-            own.say(NodeSays::Flushed { file, failed });
+            own.say(NodeSays::Flushed {
+                transfer,
+                file,
+                failed,
+            });
         };
         let thread = std::thread::Builder::new().name("checkpoint".to_owned());
         if let Err(error) = thread.spawn(flush) {
             let failed = Some(error.to_string());
             self.say(NodeSays::Flushed {
+                transfer,
                 file: flushed,
                 failed,
             });

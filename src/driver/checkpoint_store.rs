@@ -29,6 +29,7 @@ pub(super) enum Work {
     /// Bring a file from a node into a series that does not count yet.
     Bring {
         task: TaskStore,
+        transfer: u64,
         file: SavedFile,
         sources: Vec<Vec<String>>,
     },
@@ -46,6 +47,7 @@ pub(super) enum Work {
 #[derive(Debug)]
 pub(super) enum Done {
     Brought {
+        transfer: u64,
         file: SavedFile,
         failed: Option<String>,
     },
@@ -157,9 +159,18 @@ impl Shared {
 
     fn do_work(&self, work: Work) -> Option<Done> {
         match work {
-            Work::Bring { task, file, sources } => {
+            Work::Bring {
+                task,
+                transfer,
+                file,
+                sources,
+            } => {
                 let failed = self.bring(&task.incoming(), &file, &sources).err();
-                Some(Done::Brought { file, failed })
+                Some(Done::Brought {
+                    transfer,
+                    file,
+                    failed,
+                })
             }
             Work::Accept { task, series, submit } => Some(Done::Accepted {
                 run: task.run().to_owned(),

@@ -112,7 +112,11 @@ impl<T: MasterTransport> Run<'_, T> {
                 series,
                 reason,
             } => self.withhold((&run, &task), series, reason),
-            NodeSays::Flushed { file, failed } => self.note_brought(Some(node), &file, failed),
+            NodeSays::Flushed {
+                transfer,
+                file,
+                failed,
+            } => self.note_brought(Some(node), transfer, &file, failed),
             NodeSays::Leaves => {
                 book.leave(node, &mut orders);
                 self.note_leaving(node);

@@ -48,29 +48,41 @@ impl<T: MasterTransport> Run<'_, T> {
         match job {
             StoreJob::Bring {
                 by: Some(node),
+                transfer,
                 file,
                 sources,
             } => match self.checkpoints.on_nodes.dag_of(&file.run) {
                 Some(dag) => {
                     let dag = dag.as_os_str().as_bytes().to_vec();
-                    let order = MasterSays::Flush { dag, file, sources };
+                    let order = MasterSays::Flush {
+                        dag,
+                        transfer,
+                        file,
+                        sources,
+                    };
                     let order = ToWorker::Checkpoint(Box::new(order));
                     self.out.send_message(Rank(node), order);
                 }
-                None => self.note_brought(Some(node), &file, Some("its run has no store".to_owned())),
+                None => {
+                    let failed = Some("its run has no store".to_owned());
+                    self.note_brought(Some(node), transfer, &file, failed);
+                }
             },
             StoreJob::Bring {
                 by: None,
+                transfer,
                 file,
                 sources,
             } => {
                 let work = self.stored_task(&file.run, &file.task).map(|task| Work::Bring {
                     task,
+                    transfer,
                     file: file.clone(),
                     sources,
                 });
                 if !self.give_work(work) {
-                    self.note_brought(None, &file, Some("no thread brings it".to_owned()));
+                    let failed = Some("no thread brings it".to_owned());
+                    self.note_brought(None, transfer, &file, failed);
                 }
             }
             StoreJob::Accept {
@@ -124,9 +136,15 @@ impl<T: MasterTransport> Run<'_, T> {
     }
 
     /// Notes that a file was brought into a store, or why it was not.
-    pub(super) fn note_brought(&mut self, by: Option<NodeId>, file: &SavedFile, failed: Option<String>) {
+    pub(super) fn note_brought(
+        &mut self,
+        by: Option<NodeId>,
+        transfer: u64,
+        file: &SavedFile,
+        failed: Option<String>,
+    ) {
         let book = &mut self.checkpoints.on_nodes.book;
-        let is_given_up = book.brought(by, file, failed.is_none());
+        let is_given_up = book.brought(by, transfer, file, failed.is_none());
         if let Some(why) = failed {
             let SavedFile { series, prefix, .. } = file;
             let task = shown(&file.task);
@@ -149,7 +167,11 @@ impl<T: MasterTransport> Run<'_, T> {
             .map_or_else(Vec::new, StoreThreads::take);
         for done in done {
             match done {
-                Done::Brought { file, failed } => self.note_brought(None, &file, failed),
+                Done::Brought {
+                    transfer,
+                    file,
+                    failed,
+                } => self.note_brought(None, transfer, &file, failed),
                 Done::Accepted {
                     run,
                     task,

@@ -185,8 +185,12 @@ mod tests {
             task,
             text,
         });
-        let flushed = (saved_file(), any::<Option<String>>());
-        let flushed = flushed.prop_map(|(file, failed)| NodeSays::Flushed { file, failed });
+        let flushed = (any::<u64>(), saved_file(), any::<Option<String>>());
+        let flushed = flushed.prop_map(|(transfer, file, failed)| NodeSays::Flushed {
+            transfer,
+            file,
+            failed,
+        });
         let leaves = Just(NodeSays::Leaves);
         prop_oneof![begin, want, has, withhold, message, flushed, leaves]
     }
@@ -222,8 +226,13 @@ mod tests {
             task,
             series,
         });
-        let flush = (bytes(), saved_file(), sources());
-        let flush = flush.prop_map(|(dag, file, sources)| MasterSays::Flush { dag, file, sources });
+        let flush = (bytes(), any::<u64>(), saved_file(), sources());
+        let flush = flush.prop_map(|(dag, transfer, file, sources)| MasterSays::Flush {
+            dag,
+            transfer,
+            file,
+            sources,
+        });
         let tell = any::<String>().prop_map(|run| MasterSays::Tell { run });
         prop_oneof![
             given,

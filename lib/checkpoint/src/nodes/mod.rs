@@ -76,6 +76,8 @@ pub enum NodeSays {
     },
     /// It has brought a file into the store, or could not. Answer to [`MasterSays::Flush`].
     Flushed {
+        /// Number of the transfer, as the order has it.
+        transfer: u64,
         /// The file.
         file: SavedFile,
         /// Why it is not there, if that is so.
@@ -137,6 +139,8 @@ pub enum MasterSays {
         /// The DAG file, as the master names it.
         #[serde(with = "serde_bytes")]
         dag: Vec<u8>,
+        /// Number of the transfer.
+        transfer: u64,
         /// The file.
         file: SavedFile,
         /// Where it is: each node with its addresses. Empty if this node has it.

@@ -34,6 +34,8 @@ pub enum StoreJob {
     Bring {
         /// The node that does it; `None` for the master.
         by: Option<NodeId>,
+        /// Number of the transfer, which [`Book::brought`] gets with its result.
+        transfer: u64,
         /// The file.
         file: SavedFile,
         /// Where it is; empty if this node has it.
@@ -61,8 +63,16 @@ pub enum StoreJob {
     },
 }
 
-/// A transfer into the store: who writes, and whose file it is.
-type Transfer = (Option<NodeId>, NodeId);
+/// A transfer into the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Transfer {
+    /// Its number: results of others do not count, as they may be of a node that is lost.
+    number: u64,
+    /// Who writes; `None` for the master.
+    by: Option<NodeId>,
+    /// Whose file it is.
+    from: NodeId,
+}
 
 /// Whether the store has a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,6 +106,15 @@ pub(super) struct Flush {
     since: Option<f64>,
 }
 
+/// What the master counts of transfers.
+#[derive(Debug, Default)]
+struct OfMaster {
+    /// Files that it gets now.
+    running: usize,
+    /// Number of the last transfer of all.
+    last: u64,
+}
+
 /// Those that lose most come first.
 type QueueKey = (Reverse<u64>, TaskKey);
 
@@ -108,8 +127,7 @@ pub(super) struct Flushes {
     /// The run is to end: each newest series is flushed.
     are_all: bool,
     queue: BTreeSet<QueueKey>,
-    /// Files that the master gets now.
-    of_master: usize,
+    of_master: OfMaster,
     jobs: Vec<StoreJob>,
     /// Counts what has happened.
     progress: u64,
@@ -133,7 +151,7 @@ impl Flush {
 }
 
 /// Begins or ends a transfer on both sides.
-fn count(nodes: &mut BTreeMap<NodeId, Node>, of_master: &mut usize, (by, from): Transfer, begins: bool) {
+fn count(nodes: &mut BTreeMap<NodeId, Node>, of_master: &mut OfMaster, transfer: Transfer, begins: bool) {
     let change = |count: &mut usize| {
         *count = if begins {
             *count + 1
@@ -141,8 +159,9 @@ fn count(nodes: &mut BTreeMap<NodeId, Node>, of_master: &mut usize, (by, from): 
             count.saturating_sub(1)
         };
     };
+    let Transfer { by, from, .. } = transfer;
     match by {
-        None => change(of_master),
+        None => change(&mut of_master.running),
         Some(by) if by != from => {
             if let Some(node) = nodes.get_mut(&by) {
                 change(&mut node.transfers);
@@ -228,18 +247,18 @@ impl Book {
 
     /// Notes that a file was brought into the store, or that it could not be. Returns whether its flush is
     /// given up therefore.
-    pub fn brought(&mut self, by: Option<NodeId>, file: &SavedFile, is_there: bool) -> bool {
+    pub fn brought(&mut self, by: Option<NodeId>, number: u64, file: &SavedFile, is_there: bool) -> bool {
         let key = (file.run.clone(), file.task.clone());
         let entry = (file.series, file.prefix.clone(), file.rank);
         let task = self.tasks.get_mut(&key);
         let Some(known) = task.and_then(|task| task.files.get_mut(&entry)) else {
             return false;
         };
-        // Others do not count any more.
+        // Others do not count any more: a node was lost, and the file is brought from another, or by another.
         let InStore::Coming(transfer) = known.in_store else {
             return false;
         };
-        if transfer.0 != by || known.file != *file {
+        if transfer.number != number || transfer.by != by || known.file != *file {
             return false;
         }
         known.in_store = if is_there { InStore::Arrived } else { InStore::No };
@@ -250,7 +269,6 @@ impl Book {
             match by.and_then(|by| self.nodes.get_mut(&by)) {
                 // Others do it from now on, at last the master.
                 Some(node) => node.sees_store = false,
-                // Perhaps the node was lost meanwhile that had it.
                 None => gives_up = self.count_failure(&key),
             }
         }
@@ -342,10 +360,10 @@ impl Book {
         for (_, key) in &flushes.queue {
             let files = tasks.get_mut(key).map(|task| task.files.values_mut());
             for file in files.into_iter().flatten() {
-                if let InStore::Coming((by, from)) = file.in_store
-                    && (by == Some(lost) || from == lost)
+                if let InStore::Coming(transfer) = file.in_store
+                    && (transfer.by == Some(lost) || transfer.from == lost)
                 {
-                    count(nodes, &mut flushes.of_master, (by, from), false);
+                    count(nodes, &mut flushes.of_master, transfer, false);
                     file.in_store = InStore::No;
                 }
             }
@@ -445,7 +463,7 @@ fn order_series(
     nodes: &mut BTreeMap<NodeId, Node>,
     task: &mut Task,
     series: u64,
-    of_master: &mut usize,
+    of_master: &mut OfMaster,
 ) -> Ordered {
     let mut jobs = Vec::new();
     let mut have_arrived = true;
@@ -466,11 +484,16 @@ fn order_series(
         if !file.places.iter().any(can_give) {
             return Ordered::Nothing;
         }
-        if let Some((transfer, sources)) = choose(nodes, file, *of_master) {
+        if let Some((transfer, sources)) = choose(nodes, file, of_master) {
             count(nodes, of_master, transfer, true);
             file.in_store = InStore::Coming(transfer);
-            let (by, file) = (transfer.0, file.file.clone());
-            jobs.push(StoreJob::Bring { by, file, sources });
+            of_master.last = transfer.number;
+            jobs.push(StoreJob::Bring {
+                by: transfer.by,
+                transfer: transfer.number,
+                file: file.file.clone(),
+                sources,
+            });
         }
     }
     match have_arrived && !task.flush.is_accepting {
@@ -486,26 +509,34 @@ fn order_series(
 fn choose(
     nodes: &BTreeMap<NodeId, Node>,
     file: &File,
-    of_master: usize,
+    of_master: &OfMaster,
 ) -> Option<(Transfer, Vec<Vec<String>>)> {
+    let number = of_master.last + 1;
     let is_free = |node: &Node| !node.is_silent && node.transfers < MAX_TRANSFERS;
     let at = |place: &NodeId| nodes.get(place).filter(|node| is_free(node));
     let mut places = file.places.iter();
     if let Some(own) = places.find(|place| at(place).is_some_and(|node| node.sees_store)) {
-        return Some(((Some(*own), *own), Vec::new()));
+        let (by, from) = (Some(*own), *own);
+        return Some((Transfer { number, by, from }, Vec::new()));
     }
     let mut places = file.places.iter();
-    let from = places.find(|place| at(place).is_some_and(|node| !node.addresses.is_empty()))?;
-    let sources = vec![nodes.get(from)?.addresses.clone()];
+    let from = *places.find(|place| at(place).is_some_and(|node| !node.addresses.is_empty()))?;
+    let sources = vec![nodes.get(&from)?.addresses.clone()];
     let mut seeing = nodes
         .iter()
         .filter(|(_, node)| node.sees_store && !node.is_silent)
         .peekable();
     if seeing.peek().is_none() {
-        return (of_master < MAX_OF_MASTER).then_some(((None, *from), sources));
+        let transfer = Transfer {
+            number,
+            by: None,
+            from,
+        };
+        return (of_master.running < MAX_OF_MASTER).then_some((transfer, sources));
     }
-    let by = seeing
+    let (by, _) = seeing
         .filter(|(_, node)| is_free(node))
         .min_by_key(|(_, node)| node.transfers)?;
-    Some(((Some(*by.0), *from), sources))
+    let by = Some(*by);
+    Some((Transfer { number, by, from }, sources))
 }
