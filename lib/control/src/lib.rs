@@ -152,6 +152,24 @@ pub struct RedirectRequest {
     pub to_files: bool,
 }
 
+impl RedirectRequest {
+    /// The first request for the output of a task: nothing has been delivered. The answer comes at once.
+    #[must_use]
+    pub fn first(task: String, options: RedirectOptions) -> Self {
+        Self {
+            task,
+            attempt: None,
+            poll: RedirectPoll {
+                options,
+                delivered: [0, 0],
+                is_end: false,
+            },
+            may_wait: false,
+            to_files: false,
+        }
+    }
+}
+
 /// A request for the stacks of a task on a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StacksRequest {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use pmc_control::{
     AddRequest, Answer, EndState, MAX_INPUT, NewTask, NodeStatus, Overflow, Redirect, RedirectOptions,
-    RedirectPoll, RedirectRequest, Request, TailRequest, TaskEnd, Tool, ask,
+    RedirectRequest, Request, TailRequest, TaskEnd, Tool, ask,
 };
 use pmc_dag::words::quote;
 use pmc_launch::{Options, RELAY, Shape};
@@ -418,17 +418,7 @@ impl Redirecting {
     fn write_all(&self) -> Result<(), String> {
         let failed = |error: pmc_control::ControlError| error.to_string();
         let mut tool = Tool::connect(&self.dag).map_err(failed)?;
-        let mut request = RedirectRequest {
-            task: self.label.clone(),
-            attempt: None,
-            poll: RedirectPoll {
-                options: self.options.clone(),
-                delivered: [0, 0],
-                is_end: false,
-            },
-            may_wait: false,
-            to_files: false,
-        };
+        let mut request = RedirectRequest::first(self.label.clone(), self.options.clone());
         loop {
             match tool.redirect(request.clone()).map_err(failed)? {
                 Redirect::On { attempt, chunks } => {
