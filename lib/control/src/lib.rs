@@ -43,6 +43,25 @@ pub enum Request {
         /// Name of the host.
         host: String,
     },
+    /// Reserve hosts, so that only tasks start there that name them, or open them again.
+    ReserveNodes {
+        /// Names of the hosts.
+        hosts: Vec<String>,
+        /// Reserve them.
+        is_reserved: bool,
+    },
+    /// A host is lost: go on without it, and run its tasks elsewhere once they have ended there.
+    NodeGone {
+        /// Name of the host.
+        host: String,
+    },
+    /// Send a signal to all tasks that run on a host.
+    KillOnHost {
+        /// Name of the host.
+        host: String,
+        /// Number of the signal.
+        signal: i32,
+    },
     /// Send a signal to the process group of a running task.
     Kill {
         /// Name of the task.
