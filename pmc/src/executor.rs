@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::{
@@ -79,6 +80,8 @@ pub struct Target<'a> {
     pub serve: Option<Serve>,
     /// How agents are started, and their number, if the execution names no hosts.
     pub launch: Option<(Launch, u32)>,
+    /// How long agents go on without their master, if not for the usual time.
+    pub master_timeout: Option<Duration>,
 }
 
 impl<'a> Target<'a> {
@@ -90,6 +93,7 @@ impl<'a> Target<'a> {
             accept_incomplete: false,
             serve: None,
             launch: None,
+            master_timeout: None,
         }
     }
 }
@@ -124,7 +128,9 @@ pub fn run(
             run_local(&setting, &interrupt, observer)
         }
         Some(launch) => {
-            let run = run_on(launch, execution, setting, log)?;
+            let mut run = run_on(launch, execution, setting, log)?;
+            let timeout = target.master_timeout;
+            run.agents.master_timeout = timeout.unwrap_or(run.agents.master_timeout);
             run_with_agents(&run, &interrupt, observer)
         }
     };

@@ -2,9 +2,9 @@
 //!
 //! Its directory is below that of the user's state, since agents on other nodes have to see it, and is of
 //! this user alone. The first launch starts the run, the others hand it tasks. It ends some time after the
-//! last one.
+//! last one. If its process is killed, its agents end soon after, and the next launch starts another one.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
@@ -13,12 +13,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use monitord_compat::run_end::EndOfRun;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{FcntlArg, FdFlag, Flock, FlockArg, fcntl};
 use pmc_batch::{BatchJob, nodes};
 use pmc_control::{Answer, NodeStatus, Request, ask};
 use pmc_files::OFlags;
-use pmc_terminal::escape;
+use pmc_terminal::{escape, message};
 
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
@@ -30,6 +29,9 @@ const START: Duration = Duration::from_secs(120);
 const AGENTS: Duration = Duration::from_secs(30);
 
 const INTERVAL: Duration = Duration::from_millis(10);
+
+/// How long agents go on without the process of the session: launches end with it.
+const MASTER_TIMEOUT: &str = "1s";
 
 /// Bytes of the log that a message has.
 const MAX_SHOWN: u64 = 2000;
@@ -129,7 +131,8 @@ impl Session {
         let until = Instant::now() + AGENTS;
         loop {
             let nodes = self.nodes().unwrap_or_default();
-            let is_there = |node: &&NodeStatus| matches!(&*node.state, "working" | "joined" | "preparing");
+            let is_there =
+                |node: &&NodeStatus| matches!(&*node.state, "working" | "reserved" | "joined" | "preparing");
             let there = nodes.iter().filter(is_there).count();
             if there >= job.nodes as usize || there > 0 && Instant::now() > until {
                 return Ok(nodes);
@@ -143,13 +146,24 @@ impl Session {
 
     fn start(&self, job: &Job, linger: u32) -> Result<(), Failure> {
         let run = self.dir.join("run");
-        // What has ended is of no use. What was killed goes on: its ranks may still run.
-        if EndOfRun::of(&self.dag).is_some() {
+        let Some(living) = self.wait_for_earlier()? else {
+            return Ok(());
+        };
+        if run.exists() {
+            // One that ends takes its socket away.
+            if pmc_control::socket(&self.dag).exists() {
+                message(format_args!(
+                    "pmc: the session of {job} was killed: a new one starts"
+                ));
+            }
+            // What has ended is of no use, and what was killed runs for nobody.
             fs::remove_dir_all(&run)
                 .with_context(|| format!("the session that has ended cannot be removed: {}", run.display()))
                 .or_code(exit::NOT_RUN)?;
         }
         let start = || {
+            // The session has this file open, and so have its launchers of agents.
+            fcntl(&living, FcntlArg::F_SETFD(FdFlag::empty()))?;
             let log = pmc_files::create_anew(&self.dir.join("log"))?;
             Command::new(std::env::current_exe()?)
                 .arg("serve")
@@ -157,6 +171,7 @@ impl Session {
                 .args(["--agents", &job.nodes.to_string()])
                 .args(["--launch", job.job.scheduler.agent_launcher()])
                 .args(["--idle-limit", &format!("{}s", linger.max(1)), "--quiet"])
+                .args(["--master-timeout", MASTER_TIMEOUT])
                 // It outlives the launch that has started it.
                 .process_group(0)
                 .current_dir(&self.dir)
@@ -180,6 +195,36 @@ impl Session {
             std::thread::sleep(INTERVAL);
         }
         Ok(())
+    }
+
+    /// Waits until nothing is left of an earlier session: neither its process nor what it has started agents
+    /// with, which ends with them. Returns the lock by which the next launch knows that; `None` if the session
+    /// answers again.
+    fn wait_for_earlier(&self) -> Result<Option<File>, Failure> {
+        let path = self.dir.join("living");
+        let file = pmc_files::open_for_writing(&path, OFlags::CREATE | OFlags::WRONLY, 0o600);
+        let file = file
+            .context("the session cannot be locked")
+            .or_code(exit::NOT_RUN)?;
+        let until = Instant::now() + START;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Some(file)),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => {}
+                Err(TryLockError::WouldBlock) => {
+                    return Err(self.failed("the session before this one neither answers nor ends"));
+                }
+                Err(TryLockError::Error(error)) => {
+                    return Err(error)
+                        .context("the session cannot be locked")
+                        .or_code(exit::NOT_RUN);
+                }
+            }
+            if self.nodes().is_some() {
+                return Ok(None);
+            }
+            std::thread::sleep(INTERVAL);
+        }
     }
 
     /// An error with what the session has said.

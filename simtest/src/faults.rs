@@ -81,7 +81,10 @@ pub(crate) fn happen(kind: FaultKind) {
             later(held, move || cut(host, Way::In, false));
             later(held / 3 + silent, move || cut(host, Way::Out, false));
         }
-        FaultKind::DrainHost(_) | FaultKind::DrainByTool(_) => ask(kind),
+        FaultKind::DrainHost(_)
+        | FaultKind::DrainByTool(_)
+        | FaultKind::GiveUp(_)
+        | FaultKind::Reserve(..) => ask(kind),
         _ => happen_to_master(kind),
     }
 }
@@ -93,6 +96,23 @@ fn ask(kind: FaultKind) {
             // A run that has ended, or does not know the host, refuses.
             let host = host_name(host);
             with(|world| world.users.tools.ask(Request::DrainNode { host }));
+        }
+        FaultKind::GiveUp(host) => {
+            let host = host_name(host);
+            with(|world| world.users.tools.ask(Request::NodeGone { host }));
+        }
+        FaultKind::Reserve(host, millis) => {
+            let reserve = move |is_reserved| {
+                let hosts = vec![host_name(host)];
+                with(|world| {
+                    world
+                        .users
+                        .tools
+                        .ask(Request::ReserveNodes { hosts, is_reserved })
+                });
+            };
+            reserve(true);
+            later(millis, move || reserve(false));
         }
         FaultKind::DrainByTool(seconds) => {
             let after_seconds = Some(seconds);

@@ -193,6 +193,10 @@ pub enum FaultKind {
     DrainHost(usize),
     /// A tool asks the master to drain, after some seconds.
     DrainByTool(u64),
+    /// A tool says that the host is lost, which may live.
+    GiveUp(usize),
+    /// A tool reserves the host, for some milliseconds.
+    Reserve(usize, u64),
 }
 
 /// A direction.
@@ -295,6 +299,7 @@ impl Plan {
         plan.add_inputs(&mut Random::new(seed ^ 0xf11e));
         plan.add_requests(&mut Random::new(seed ^ 0x7001), span);
         plan.add_late_answers(&mut Random::new(seed ^ 0x1ea5e));
+        plan.add_hosts_of_tools(&mut Random::new(seed ^ 0x90e5), span);
         plan.faults.sort_by_key(|fault| fault.at);
         plan
     }
@@ -400,6 +405,22 @@ impl Plan {
                 at: random.below(30_000),
                 kind: FaultKind::LateAnswers(host, held, silent),
             });
+        }
+    }
+
+    /// Lets tools give up hosts, or reserve them.
+    fn add_hosts_of_tools(&mut self, random: &mut Random, span: u64) {
+        if !random.one_in(6) {
+            return;
+        }
+        for _ in 0..1 + random.below(2) {
+            let host = random.below(self.hosts.len() as u64) as usize;
+            let kind = match random.one_in(3) {
+                true => FaultKind::Reserve(host, 1_000 + random.below(30_000)),
+                false => FaultKind::GiveUp(host),
+            };
+            let at = random.below(span);
+            self.faults.push(Fault { at, kind });
         }
     }
 

@@ -398,7 +398,9 @@ impl<'a> AgentProcess<'a> {
             self.hold(Some(hold));
             return Ok(None);
         }
-        Ok(self.link.lease_left().is_zero().then_some(Ended::Lease))
+        // Nobody counts on the rest of the lease of a master that has died.
+        let is_given_up = is_dead && !is_lost && waited >= self.patience;
+        Ok((is_given_up || self.link.lease_left().is_zero()).then_some(Ended::Lease))
     }
 
     /// True if a signal has asked the agent to end, and its tasks have ended or have had the time for that.

@@ -169,7 +169,7 @@ impl BadHosts {
     /// Marks the hosts that were set aside.
     pub(super) fn mark(&self, nodes: &mut [NodeStatus]) {
         for node in nodes {
-            if node.state != "working" && self.aside.contains(&node.host) {
+            if !matches!(&*node.state, "working" | "reserved") && self.aside.contains(&node.host) {
                 "set aside".clone_into(&mut node.state);
             }
         }

@@ -4,14 +4,11 @@ use std::path::Path;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use monitord_compat::run_end::DrainedBy;
-use pmc_batch::node_states::is_same_host;
 use pmc_control::{Answer, Request, RunLimits};
 use pmc_system::clock;
 use signal_hook::consts::SIGUSR1;
 
 use crate::control::{Pending, Reply};
-use crate::protocol::Rank;
-use crate::scheduler::Event;
 use crate::transport::MasterTransport;
 
 use super::guests::Submission;
@@ -79,6 +76,9 @@ impl<T: MasterTransport> Driver<'_, T> {
                 None => takes_no_tasks(),
             },
             Request::DrainNode { host } => self.drain_node(&host)?,
+            Request::ReserveNodes { hosts, is_reserved } => self.reserve_nodes(&hosts, is_reserved),
+            Request::NodeGone { host } => self.give_up_node(&host)?,
+            Request::KillOnHost { host, signal } => self.run.kill_on_host(&host, signal),
             Request::Kill { task, signal } => self.run.kill(guest, &task, signal),
             Request::Tap(request) => {
                 let asked = self.run.read_request(guest, &request);
@@ -165,57 +165,6 @@ impl<T: MasterTransport> Driver<'_, T> {
         tracing::info!("Asked to drain");
         // As after this signal.
         self.run.begin_drain((DrainedBy::User, SIGUSR1), None)
-    }
-
-    fn drain_node(&mut self, host: &str) -> Result<Answer, RunError> {
-        let ranks = self.run.master.workers_of(host);
-        if ranks.is_empty() {
-            return Ok(Answer::Refused(format!(
-                "no worker of this run is on the host {host}"
-            )));
-        }
-        if !self.run.master.is_dynamic() {
-            let reason = "only a run with agents can go on without one of its nodes (--agents)";
-            return Ok(Answer::Refused(reason.to_owned()));
-        }
-        tracing::info!("Asked to drain the node {host}");
-        self.retire(&ranks)?;
-        Ok(Answer::Done(format!(
-            "no more tasks start on {host}; its {} slots leave when their tasks have ended",
-            ranks.len()
-        )))
-    }
-
-    /// Leaves a node alone that the batch system takes out of service.
-    pub(super) fn leave_draining_node(&mut self, node: &str) -> Result<(), RunError> {
-        if !self.run.master.is_dynamic() || self.drained_nodes.contains(node) {
-            return Ok(());
-        }
-        let nodes = self.run.master.node_statuses();
-        let Some(found) = nodes.iter().find(|known| is_same_host(&known.host, node)) else {
-            return Ok(());
-        };
-        let ranks = self.run.master.workers_of(&found.host);
-        if !ranks.is_empty() {
-            self.drained_nodes.insert(node.to_owned());
-            self.run.out.warn(&format!(
-                "The batch system drains {node}: no more tasks start there"
-            ));
-            self.retire(&ranks)?;
-        }
-        Ok(())
-    }
-
-    /// Lets workers leave when their tasks have ended.
-    fn retire(&mut self, ranks: &[Rank]) -> Result<(), RunError> {
-        for rank in ranks {
-            if let Some(membership) = self.run.out.transport.membership_mut() {
-                membership.release(*rank);
-            }
-            self.run.handle(Event::Retire(*rank))?;
-        }
-        self.run.notify_tasks(Some(ranks), Duration::ZERO);
-        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 //! The loop brings messages, time and signals to the scheduler, and its decisions to workers, logs and the
 //! observer.
 
+mod asked_hosts;
 pub(crate) mod assignment;
 mod away;
 mod bad_hosts;

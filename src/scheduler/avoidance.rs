@@ -230,9 +230,9 @@ impl Master {
                 .map(|rank| self.slots[rank.0 as usize - 1].member)
                 .any(super::nodes::Member::stays)
         };
-        (0..)
-            .zip(self.hosts.all())
-            .any(|(number, host)| !hosts.contains(&number) && host.could_take(request) && stays(number))
+        (0..).zip(self.hosts.all()).any(|(number, host)| {
+            !hosts.contains(&number) && host.could_take(request) && !host.named_only && stays(number)
+        })
     }
 
     /// Lets tasks run where they have failed, if no other host is there any more, or if they have waited for

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use pmc_dag::Request;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::protocol::{Rank, Registration};
 use crate::scheduler::Adoption;
@@ -48,6 +48,8 @@ pub(crate) struct Host {
     pub(crate) away: bool,
     /// A gang has the whole host: nothing else starts.
     pub(crate) is_whole: bool,
+    /// A person has reserved it: only tasks that name it start.
+    pub(crate) named_only: bool,
 }
 
 impl Host {
@@ -67,6 +69,7 @@ impl Host {
             free_gpus: GpuSet::first(registration.gpus),
             away: registration.away,
             is_whole: false,
+            named_only: false,
         }
     }
 
@@ -90,6 +93,11 @@ impl Host {
             && self.free_memory_mb >= request.memory_mb
             && self.free_cpus >= request.cpus
             && self.free_gpus.len() >= request.gpus
+    }
+
+    /// Number of idle workers for tasks that name no host.
+    fn offered(&self) -> usize {
+        if self.named_only { 0 } else { self.free_slots.len() }
     }
 
     /// Adds an idle worker.
@@ -140,6 +148,8 @@ impl Grant {
 pub(crate) struct Hosts {
     hosts: Vec<Host>,
     by_name: FxHashMap<String, u32>,
+    /// Hosts that a person has reserved.
+    only_named: FxHashSet<String>,
     scale: Scale,
     /// What is free beyond what is reserved.
     index: Index,
@@ -159,6 +169,7 @@ impl Hosts {
         Self {
             hosts: Vec::new(),
             by_name: FxHashMap::default(),
+            only_named: FxHashSet::default(),
             index: Index::new(&scale),
             reserved: Reserved::new(&scale),
             scale,
@@ -197,9 +208,9 @@ impl Hosts {
     fn change<R>(&mut self, index: u32, change: impl FnOnce(&mut Host) -> R) -> R {
         self.leave(index);
         let host = &mut self.hosts[index as usize];
-        let before = host.free_slots.len();
+        let before = host.offered();
         let result = change(host);
-        self.free_slots = self.free_slots + host.free_slots.len() - before;
+        self.free_slots = self.free_slots + host.offered() - before;
         self.enter(index);
         self.note_change(index);
         result
@@ -219,6 +230,9 @@ impl Hosts {
             // It has come back, and may be another machine.
             self.hosts[index as usize] = Host::new(registration);
         }
+        if is_first {
+            self.hosts[index as usize].named_only = self.only_named.contains(&registration.host);
+        }
         let gpus = self.get(index).gpus;
         self.index.grow(gpus);
         self.reserved.index_mut().grow(gpus);
@@ -233,6 +247,19 @@ impl Hosts {
             self.set_levels(cpus);
         }
         (index, is_first)
+    }
+
+    /// Lets only tasks start on a host that name it, or others again; also when its workers come later.
+    /// Returns its number if it has had workers.
+    pub(crate) fn set_named_only(&mut self, name: &str, named_only: bool) -> Option<u32> {
+        match named_only {
+            true => self.only_named.insert(name.to_owned()),
+            false => self.only_named.remove(name),
+        };
+        let index = self.number(name)?;
+        self.moves += 1;
+        self.change(index, |host| host.named_only = named_only);
+        Some(index)
     }
 
     /// Takes away a worker that does not run a task. Returns whether it was the last one of its host.
@@ -292,7 +319,7 @@ impl Hosts {
         &self.hosts[host as usize]
     }
 
-    /// Number of idle workers on all hosts.
+    /// Number of idle workers on all hosts but those that a person has reserved.
     pub(crate) fn free_slots(&self) -> usize {
         self.free_slots
     }
@@ -413,7 +440,7 @@ impl Hosts {
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut slots = 0;
         for (index, host) in (0..).zip(&self.hosts) {
-            slots += host.free_slots.len();
+            slots += host.offered();
             let (beyond, reserved) = self.places(index);
             let checked = self.index.check_host(&self.scale, index, beyond);
             let checked =

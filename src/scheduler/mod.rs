@@ -83,6 +83,7 @@ mod next_request;
 mod nodes;
 mod prefill;
 mod queue;
+mod reserved_hosts;
 mod rest;
 mod run;
 mod run_times;

@@ -162,7 +162,9 @@ impl Master {
             }
             // Towards the end, all workers should have work.
             let share = self.queue.len().div_ceil(self.present.max(1) as usize);
-            while self.slots[index].member.takes_tasks()
+            let takes_tasks =
+                self.slots[index].member.takes_tasks() && !self.hosts.get(self.slots[index].host).named_only;
+            while takes_tasks
                 && self.slots[index].prefilled.len() < depth.min(share)
                 && self.may_all_fail()
                 && !self.next_lacks_inputs(rank, shape)

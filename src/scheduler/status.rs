@@ -22,7 +22,7 @@ impl Master {
             } else if self.preparing.contains_key(&number) {
                 "preparing"
             } else if has(Member::takes_tasks) {
-                "working"
+                if host.named_only { "reserved" } else { "working" }
             } else if has(|member| member == Member::Leaving) {
                 "leaving"
             } else {
@@ -173,6 +173,9 @@ impl Master {
             } else {
                 "it requests more than any host of the run has".to_owned()
             });
+        }
+        if let Some(reason) = self.reserved_by_person(request) {
+            return Some(reason);
         }
         if let Some(reason) = self.reserved_instead(request) {
             return Some(reason);

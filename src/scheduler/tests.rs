@@ -7,6 +7,7 @@ mod growth;
 mod next_request;
 mod nodes;
 mod prefill;
+mod reserved_hosts;
 mod run_times;
 mod shares;
 mod status;

@@ -95,6 +95,8 @@ pub trait Membership {
     /// Goes on without a worker that has violated the protocol, and without the others of its process.
     /// Returns false if the run must end instead.
     fn dismiss(&mut self, worker: Rank, reason: &str) -> bool;
+    /// How long until a worker counts as lost, if nothing more comes from it; `None` if it is gone.
+    fn until_lost(&mut self, worker: Rank) -> Option<Duration>;
     /// True if the workers that are there have registered, and no workers of an earlier master may come back.
     fn all_have_come(&self, registered: u32) -> bool;
     /// True if workers are to come that have not.

@@ -140,6 +140,48 @@ fn launches_at_once_share_the_nodes_of_a_batch_job() {
     scene.log();
 }
 
+/// Words of the process of a session.
+const SESSION: &[&str] = &["serve", "--agents"];
+
+/// The launch that runs says so once, and the next one starts when all that was left has ended.
+#[test]
+#[ignore = "needs Slurm: tests/run e2e"]
+fn nothing_is_left_of_a_session_that_was_killed() {
+    let scene = Scene::new();
+    let top = scene.folder.path().to_owned();
+    let killer = std::thread::spawn(move || {
+        wait_until("no launch begins", 120, || top.join("begun").exists());
+        let found = processes(&top, SESSION);
+        assert_eq!(found.len(), 1, "a batch job has one session");
+        kill(found[0], Signal::SIGKILL).expect("a signal");
+    });
+    let said = scene.run(
+        "$PMC launch -N 3 ./long 2> first & first=$!\n\
+         while [ $(ls | grep -c '^long\\.') -lt 3 ]; do sleep 0.05; done\n\
+         : > begun; wait $first; echo ended $?\n\
+         $PMC launch -q -N 3 sh -c \\\n\
+         'for pid in $(cat long.$(hostname).*); do kill -0 $pid 2>&- && echo left; done; hostname' 2> second\n\
+         echo next $?; cat first second; ls state/pmc/*; grep -c ^TASK state/pmc/*/run/tasks.dag\n",
+    );
+    killer.join().expect("the session was killed");
+    assert!(said.contains("ended 4\n") && said.contains("next 0\n"), "{said}");
+    assert!(!said.contains("left\n"), "{said}");
+    for node in scene.cluster.node_names() {
+        assert!(said.contains(&format!("{node}\n")), "{said}");
+    }
+    for (why, times) in [
+        ("was killed, and this launch with it", 1),
+        ("was killed: a new one starts", 1),
+    ] {
+        assert_eq!(said.matches(why).count(), times, "{said}");
+    }
+    assert!(!said.contains("launch-"), "a ticket is left: {said}");
+    assert!(
+        said.ends_with("\n1\nthe end\n"),
+        "the new session has one launch: {said}"
+    );
+}
+
 /// Whatever is killed, no rank is left soon after, and the next launch has all hosts. As many rounds as
 /// `PMC_TEST_LAUNCH_KILLS` says.
 #[test]
@@ -193,11 +235,12 @@ fn processes(top: &Path, words: &[&str]) -> Vec<Pid> {
 
 /// Kills a part of the launch that runs.
 fn kill_one(top: &Path, round: u32, random: &mut Random) {
-    let victims: [&[&str]; 4] = [
+    let victims: [&[&str]; 5] = [
         &["pmc launch", "./long"],
         &["pmc-launch", "./long"],
         &["pmc-launch", "--proxy"],
         &["/bin/sh ./long"],
+        SESSION,
     ];
     let words = victims[round as usize % victims.len()];
     std::thread::sleep(Duration::from_millis(random.below(50)));

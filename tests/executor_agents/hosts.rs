@@ -5,9 +5,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
 use pmc_control::{Answer, Request, ask};
 
-use super::{PATIENCE, Run, Scene, TASK, wait_for_file};
+use super::{PATIENCE, Run, Scene, TASK, children, wait_for_file};
 
 #[test]
 fn a_host_whose_tasks_succeed_elsewhere_is_set_aside() {
@@ -62,6 +63,216 @@ fn a_host_that_is_drained_ends_what_runs_and_leaves() {
     assert_eq!(stays.wait().0, 0);
     // Nothing was run again.
     assert!(scene.begins(6).values().all(|times| *times == 1));
+}
+
+/// A task that runs until a file is there. It notes if another attempt of it runs, too.
+const HELD_TASK: &str = "#!/bin/sh
+exec 9> lock.$1
+flock -n 9 || echo \"double $1 0\" >> log
+echo \"begin $1 0\" >> log
+while [ ! -e end.$1 ]; do sleep 0.02 9>&-; done
+echo \"end $1 0\" >> log
+";
+
+/// A run on two hosts with one slot each, whose first two tasks run.
+struct TwoHosts {
+    scene: Scene,
+    run: Run,
+    first: Run,
+    second: Run,
+}
+
+impl TwoHosts {
+    fn start(tasks: usize) -> Self {
+        let scene = Scene::new(tasks, "");
+        fs::write(scene.path("task.sh"), HELD_TASK).unwrap();
+        let run = scene.start("2", &["--start-with", "2"]);
+        wait_for_file(&scene.path("x.dag.endpoint"));
+        let agent = |name| {
+            let words = ["--agent", "x.dag.endpoint", "--host-name", name];
+            Run::new(scene.command(&words))
+        };
+        let (first, second) = (agent("first"), agent("second"));
+        scene.wait_for("begin", 2);
+        Self {
+            scene,
+            run,
+            first,
+            second,
+        }
+    }
+
+    fn ask(&self, request: &Request) -> Answer {
+        ask(&self.scene.path("x.dag"), request).unwrap()
+    }
+
+    fn done(&self, request: &Request) -> String {
+        match self.ask(request) {
+            Answer::Done(text) => text,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn reserve(&self, host: &str, is_reserved: bool) -> Answer {
+        let hosts = vec![host.to_owned()];
+        self.ask(&Request::ReserveNodes { hosts, is_reserved })
+    }
+
+    /// The task that runs on a host.
+    fn task_on(&self, host: &str) -> Option<String> {
+        let is_there = |task: &String| {
+            let task = task.clone();
+            match self.ask(&Request::Why { task }) {
+                Answer::Task(status) => status.state == "running" && status.host.as_deref() == Some(host),
+                other => panic!("{other:?}"),
+            }
+        };
+        (0..4)
+            .map(|n| format!("t{n}"))
+            .take_while(|task| self.has(task))
+            .find(is_there)
+    }
+
+    fn has(&self, task: &str) -> bool {
+        let dag = fs::read_to_string(self.scene.path("x.dag")).unwrap();
+        dag.contains(&format!("TASK {task} "))
+    }
+
+    /// Lets a task end.
+    fn end(&self, task: &str) {
+        fs::write(self.scene.path(&format!("end.{task}")), "").unwrap();
+    }
+}
+
+#[test]
+fn a_host_that_is_reserved_gets_no_tasks() {
+    let hosts = TwoHosts::start(4);
+    let Answer::Done(text) = hosts.reserve("second", true) else {
+        panic!("it is not reserved");
+    };
+    assert!(text.starts_with("second is reserved: ") && text.ends_with("the task that runs there goes on"));
+    assert!(matches!(hosts.reserve("third", true), Answer::Refused(_)));
+    for host in ["second", "first"] {
+        let task = hosts.task_on(host).unwrap();
+        hosts.end(&task);
+        let ended = if host == "second" { 1 } else { 2 };
+        hosts.scene.wait_for("end", ended);
+    }
+    hosts.scene.wait_for("begin", 3);
+    assert_eq!(hosts.task_on("first").as_deref(), Some("t2"));
+    let task = "t3".to_owned();
+    let Answer::Task(last) = hosts.ask(&Request::Why { task }) else {
+        panic!("no task");
+    };
+    let reason = "second is reserved (pmc nodes --unreserve second)";
+    assert_eq!((&*last.state, last.reason.as_deref()), ("queued", Some(reason)));
+    let Answer::Nodes(nodes) = hosts.ask(&Request::Nodes) else {
+        panic!("no nodes");
+    };
+    let second = nodes.iter().find(|node| node.host == "second").unwrap();
+    assert_eq!((&*second.state, second.busy), ("reserved", 0));
+    assert!(matches!(hosts.reserve("second", false), Answer::Done(_)));
+    hosts.scene.wait_for("begin", 4);
+    assert_eq!(hosts.task_on("second").as_deref(), Some("t3"));
+
+    // What runs on a host is ended there, and nothing else.
+    let host = |name: &str| name.to_owned();
+    let (signal, refused) = (
+        9,
+        hosts.ask(&Request::KillOnHost {
+            host: host("third"),
+            signal: 9,
+        }),
+    );
+    assert!(matches!(refused, Answer::Refused(_)));
+    let text = hosts.done(&Request::KillOnHost {
+        host: host("second"),
+        signal,
+    });
+    assert_eq!(text, "signal 9 is sent to the task that runs on second");
+    hosts.end("t2");
+    let TwoHosts {
+        scene,
+        run,
+        first,
+        second,
+    } = hosts;
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 1, "{stderr}");
+    assert!(stderr.contains("Task t3 failed"), "{stderr}");
+    assert_eq!((first.wait().0, second.wait().0), (0, 0));
+    assert_eq!(scene.log().matches("end ").count(), 3, "{}", scene.log());
+}
+
+/// The agent that lives says that its tasks have ended.
+#[test]
+fn a_host_that_is_said_to_be_gone_ends_its_tasks_first() {
+    let hosts = TwoHosts::start(2);
+    let host = "second".to_owned();
+    let text = hosts.done(&Request::NodeGone { host });
+    assert!(
+        text.starts_with("second is given up; what runs there runs elsewhere"),
+        "{text}"
+    );
+    let host = "third".to_owned();
+    assert!(matches!(
+        hosts.ask(&Request::NodeGone { host }),
+        Answer::Refused(_)
+    ));
+    let TwoHosts {
+        scene,
+        run,
+        first,
+        second,
+    } = hosts;
+    let (code, stderr) = second.wait();
+    assert_eq!(code, 1, "{stderr}");
+    assert!(
+        stderr.contains("its host was given up (pmc nodes --gone)"),
+        "{stderr}"
+    );
+    for task in ["t0", "t1"] {
+        fs::write(scene.path(&format!("end.{task}")), "").unwrap();
+    }
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 0, "{stderr}");
+    let said = "The agent on second takes no part any more: its host was given up";
+    assert_eq!(stderr.matches(said).count(), 1, "{stderr}");
+    assert_eq!(first.wait().0, 0);
+    assert!(!scene.log().contains("double"), "{}", scene.log());
+    assert_eq!(scene.begins(2).values().sum::<usize>(), 3);
+}
+
+/// One that does not answer may still have tasks, as long as it has a lease.
+#[test]
+fn tasks_of_a_silent_host_that_is_said_to_be_gone_run_after_its_lease() {
+    let hosts = TwoHosts::start(2);
+    let agent = children(hosts.second.pid)[0];
+    kill(agent, Signal::SIGSTOP).unwrap();
+    let host = "second".to_owned();
+    let text = hosts.done(&Request::NodeGone { host });
+    assert!(text.contains(" s at the latest"), "{text}");
+    let other = hosts.task_on("first").unwrap();
+    hosts.end(&other);
+    hosts.scene.wait_for("begin", 3);
+    let log = hosts.scene.log();
+    assert!(!log.contains("double"), "{log}");
+    // Its guard may have ended it by now.
+    let _ = kill(agent, Signal::SIGCONT);
+    let TwoHosts {
+        scene,
+        run,
+        first,
+        second,
+    } = hosts;
+    for task in ["t0", "t1"] {
+        fs::write(scene.path(&format!("end.{task}")), "").unwrap();
+    }
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(first.wait().0, 0);
+    drop(second);
+    assert_eq!(scene.begins(2).values().sum::<usize>(), 3);
 }
 
 const HOST_SCRIPT: &str = "#!/bin/sh\nsleep 0.5\n[ -z \"$BROKEN\" ] || exit 3\ntouch prepared.$HOST\n";

@@ -43,6 +43,25 @@ pub enum Request {
         /// Name of the host.
         host: String,
     },
+    /// Reserve hosts, so that only tasks start there that name them, or open them again.
+    ReserveNodes {
+        /// Names of the hosts.
+        hosts: Vec<String>,
+        /// Reserve them.
+        is_reserved: bool,
+    },
+    /// A host is lost: go on without it, and run its tasks elsewhere once they have ended there.
+    NodeGone {
+        /// Name of the host.
+        host: String,
+    },
+    /// Send a signal to all tasks that run on a host.
+    KillOnHost {
+        /// Name of the host.
+        host: String,
+        /// Number of the signal.
+        signal: i32,
+    },
     /// Send a signal to the process group of a running task.
     Kill {
         /// Name of the task.
@@ -150,6 +169,24 @@ pub struct RedirectRequest {
     /// answer says that the redirect has begun, the next one that it has ended. A tool that shuts down its
     /// sending side ends it.
     pub to_files: bool,
+}
+
+impl RedirectRequest {
+    /// The first request for the output of a task: nothing has been delivered. The answer comes at once.
+    #[must_use]
+    pub fn first(task: String, options: RedirectOptions) -> Self {
+        Self {
+            task,
+            attempt: None,
+            poll: RedirectPoll {
+                options,
+                delivered: [0, 0],
+                is_end: false,
+            },
+            may_wait: false,
+            to_files: false,
+        }
+    }
 }
 
 /// A request for the stacks of a task on a host.

@@ -154,6 +154,15 @@ impl Hub {
         }
     }
 
+    /// How long until an agent is lost, if nothing more comes from it; `None` if it is lost or has ended.
+    #[must_use]
+    pub fn until_lost(&self, session: SessionId) -> Option<Duration> {
+        let table = self.table();
+        let entry = table.sessions.get(&session)?;
+        let quiet = self.now().saturating_sub(entry.session.heard_at());
+        Some(self.timing.until_lost().saturating_sub(quiet))
+    }
+
     /// Forgets an agent: the processes of its tasks have ended.
     pub fn forget(&self, session: SessionId) {
         self.table().sessions.remove(&session);

@@ -10,8 +10,8 @@ pub const FIRST_WEIGHT: u32 = 100;
 pub struct NodeStatus {
     /// Host name.
     pub host: String,
-    /// `joined` (the run has not begun), `preparing` (its host script runs), `working`, `silent`, `leaving`,
-    /// `gone` or `set aside`.
+    /// `joined` (the run has not begun), `preparing` (its host script runs), `working`, `reserved` (a person
+    /// has reserved it: only tasks that name it start), `silent`, `leaving`, `gone` or `set aside`.
     pub state: String,
     /// Workers, each of which runs one task at a time.
     pub slots: u32,

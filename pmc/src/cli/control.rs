@@ -32,11 +32,20 @@ pub struct Nodes {
     /// Start no more tasks on this host, and let its agent go when the running ones have ended
     #[arg(long, value_name = "HOST")]
     pub drain: Option<String>,
-    /// Say which of these hosts do not answer, and exit with 1 if there are any: a name, or `n[1-3,7]`
+    /// Start only tasks on these hosts that name them, and let the running ones go on: a name, or `n[1-3,7]`
     #[arg(long, value_name = "HOSTS", conflicts_with = "drain")]
+    pub reserve: Option<String>,
+    /// Start all tasks on these hosts again
+    #[arg(long, value_name = "HOSTS", conflicts_with_all = ["drain", "reserve"])]
+    pub unreserve: Option<String>,
+    /// This host is lost: go on without it, and run its tasks elsewhere once they must have ended there
+    #[arg(long, value_name = "HOST", conflicts_with_all = ["drain", "reserve", "unreserve"])]
+    pub gone: Option<String>,
+    /// Say which of these hosts do not answer, and exit with 1 if there are any: a name, or `n[1-3,7]`
+    #[arg(long, value_name = "HOSTS", conflicts_with_all = ["drain", "reserve", "unreserve", "gone"])]
     pub ping: Option<String>,
     /// Print JSON
-    #[arg(long, conflicts_with_all = ["drain", "ping"])]
+    #[arg(long, conflicts_with_all = ["drain", "reserve", "unreserve", "gone", "ping"])]
     pub json: bool,
 }
 
@@ -74,14 +83,20 @@ pub struct Submit {
 
 /// `pmc kill`.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT)]
+#[command(
+    after_help = EXIT,
+    override_usage = "pmc kill [OPTIONS] <TASK> [RUN]\n       pmc kill [OPTIONS] --host <HOST> [RUN]"
+)]
 pub struct Kill {
     /// Running task
-    #[arg(value_name = "TASK")]
-    pub task: String,
+    #[arg(value_name = "TASK", required_unless_present = "host")]
+    pub task: Option<String>,
     /// Directory of the run [default: the working directory if it is one, else the latest run below pmc-runs]
     #[arg(value_name = "RUN")]
     pub run: Option<String>,
+    /// All tasks that run on this host, also those that run on others, too
+    #[arg(long, value_name = "HOST")]
+    pub host: Option<String>,
     /// Signal, by name or number
     #[arg(short, long, value_name = "SIGNAL", default_value = "TERM", value_parser = signal)]
     pub signal: i32,

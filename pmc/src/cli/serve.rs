@@ -62,6 +62,10 @@ pub struct Serve {
     /// How agents are started: srun, mpiexec, flux, pbsdsh, blaunch, or a command that the agent's follows
     #[arg(long, value_name = "HOW", default_value = "srun", requires = "agents")]
     pub launch: String,
+    /// How long the agents go on with their tasks, and wait for this run to be served again, if this process
+    /// is killed: seconds, or a number with s, m or h [default: 10m]
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "agents")]
+    pub master_timeout: Option<Duration>,
     /// Print nothing unless something is wrong
     #[arg(short, long)]
     pub quiet: bool,

@@ -15,8 +15,8 @@ use crate::layout;
 use crate::reach;
 use crate::table::{Align, Table};
 
-/// Maximum hosts that are pinged at a time.
-const MAX_PINGED: usize = 100_000;
+/// Maximum hosts that a command names.
+const MAX_HOSTS: usize = 100_000;
 
 /// Shows the hosts of a run, or lets one go. Returns the exit code.
 pub fn nodes(arguments: &cli::Nodes) -> Result<u8, Failure> {
@@ -24,11 +24,26 @@ pub fn nodes(arguments: &cli::Nodes) -> Result<u8, Failure> {
     if let Some(hosts) = &arguments.ping {
         return ping(&dir, hosts);
     }
-    let request = match &arguments.drain {
-        Some(host) => Request::DrainNode { host: host.clone() },
-        None => Request::Nodes,
+    show(&dir, &request_of(arguments)?, arguments.json)
+}
+
+/// What `pmc nodes` asks for.
+fn request_of(arguments: &cli::Nodes) -> Result<Request, Failure> {
+    let reserve = |hosts: &str, is_reserved| {
+        let hosts = pmc_hosts::expand(hosts, MAX_HOSTS).or_code(exit::USAGE)?;
+        Ok(Request::ReserveNodes { hosts, is_reserved })
     };
-    show(&dir, &request, arguments.json)
+    if let Some(hosts) = &arguments.reserve {
+        return reserve(hosts, true);
+    }
+    if let Some(hosts) = &arguments.unreserve {
+        return reserve(hosts, false);
+    }
+    Ok(match (&arguments.drain, &arguments.gone) {
+        (Some(host), _) => Request::DrainNode { host: host.clone() },
+        (None, Some(host)) => Request::NodeGone { host: host.clone() },
+        (None, None) => Request::Nodes,
+    })
 }
 
 /// Lets a run start no more tasks.
@@ -52,10 +67,21 @@ pub fn submit(arguments: &cli::Submit) -> Result<u8, Failure> {
     show(&run, &Request::Submit { dag, weight }, false)
 }
 
-/// Sends a signal to a running task.
+/// Sends a signal to a running task, or to all of a host.
 pub fn kill(arguments: &cli::Kill) -> Result<u8, Failure> {
-    let (task, run) = task_and_run(&arguments.task, arguments.run.as_deref(), false);
     let signal = arguments.signal;
+    let (task, run) = (arguments.task.as_deref(), arguments.run.as_deref());
+    if let Some(host) = &arguments.host {
+        if run.is_some() {
+            let error = anyhow!("with --host, no task is named, and one run at most");
+            return Err(Failure::new(exit::USAGE, error).hint("leave out the task"));
+        }
+        // The only word is the run.
+        let dir = layout::given_or_latest(task.map(Path::new), false);
+        let host = host.clone();
+        return show(&dir, &Request::KillOnHost { host, signal }, false);
+    }
+    let (task, run) = task_and_run(task.unwrap_or_default(), run, false);
     show(&run, &Request::Kill { task, signal }, false)
 }
 
@@ -82,7 +108,7 @@ pub(super) fn task_and_run(task: &str, run: Option<&str>, quiet: bool) -> (Strin
 
 /// Says which hosts of an expression do not answer.
 fn ping(dir: &Path, hosts: &str) -> Result<u8, Failure> {
-    let hosts = pmc_hosts::expand(hosts, MAX_PINGED).or_code(exit::USAGE)?;
+    let hosts = pmc_hosts::expand(hosts, MAX_HOSTS).or_code(exit::USAGE)?;
     let run = layout::find_run(dir)?;
     if let Some(place) = reach::elsewhere(&run.dag) {
         return reach::run_there(&place, false);
@@ -109,7 +135,7 @@ fn pinged(hosts: &[String], nodes: &[NodeStatus]) -> (String, bool) {
     let answers = |state: &str| {
         matches!(
             state,
-            "working" | "preparing" | "joined" | "leaving" | "set aside"
+            "working" | "reserved" | "preparing" | "joined" | "leaving" | "set aside"
         )
     };
     let silent = hosts
@@ -231,6 +257,8 @@ fn describe(task: &TaskStatus) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
 
     #[test]
@@ -278,6 +306,34 @@ mod tests {
         assert_eq!(asked("n[1,3]"), (String::new(), true));
         let said = "n2: silent\nn4: no host of this run\n".to_owned();
         assert_eq!(asked("n[1-4]"), (said, false));
+    }
+
+    #[test]
+    fn hosts_are_reserved_and_given_up_by_name() {
+        let asked = |words: &[&str]| {
+            let words = ["pmc", "nodes"].iter().chain(words);
+            let parsed = cli::Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+            let cli::Command::Nodes(nodes) = parsed.command else {
+                panic!("it is another command")
+            };
+            request_of(&nodes).map_err(|failure| format!("{:#}", failure.error))
+        };
+        let hosts = ["n1", "n2"].map(str::to_owned).to_vec();
+        let is_reserved = true;
+        let reserve = Request::ReserveNodes { hosts, is_reserved };
+        assert_eq!(asked(&["--reserve", "n[1-2]", "run"]), Ok(reserve));
+        let (hosts, is_reserved) = (vec!["n1".to_owned()], false);
+        let open = Request::ReserveNodes { hosts, is_reserved };
+        assert_eq!(asked(&["--unreserve", "n1"]), Ok(open));
+        let host = "n1".to_owned();
+        assert_eq!(asked(&["--gone", "n1"]), Ok(Request::NodeGone { host }));
+        for wrong in [
+            &["--reserve", "n["][..],
+            &["--gone", "n1", "--drain", "n1"],
+            &["--json", "--gone", "n1"],
+        ] {
+            assert!(asked(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use pmc_control::{
     AddRequest, Answer, EndState, MAX_INPUT, NewTask, NodeStatus, Overflow, Redirect, RedirectOptions,
-    RedirectPoll, RedirectRequest, Request, TailRequest, TaskEnd, Tool, ask,
+    RedirectRequest, Request, TailRequest, TaskEnd, Tool, ask,
 };
 use pmc_dag::words::quote;
 use pmc_launch::{Options, RELAY, Shape};
@@ -70,7 +70,7 @@ pub fn launch(options: &Options) -> Result<u8, Failure> {
     let client = loop {
         let nodes = session.join(&job, shape.linger)?;
         check(&shape, &job, &nodes)?;
-        match Client::begin(&session, &shape, &label, ticket.path())? {
+        match Client::begin((&job, &session), &shape, &label, ticket.path())? {
             Ok(client) => break client,
             // A session whose time is over. The next one follows.
             Err(why) if why.contains("takes no more tasks") && Instant::now() < until => {
@@ -119,10 +119,12 @@ enum Event {
 /// A launch that a session has accepted.
 struct Client {
     dag: PathBuf,
+    /// The batch job, for messages.
+    job: String,
     label: String,
     tail: TailRequest,
     tool: Tool,
-    guard: Guard,
+    guard: Option<Guard>,
     events: Receiver<Event>,
     sender: Sender<Event>,
     interrupts: u32,
@@ -132,7 +134,7 @@ struct Client {
 impl Client {
     /// Hands the launch to a session, or returns why that refuses.
     fn begin(
-        session: &Session,
+        (job, session): (&Job, &Session),
         shape: &Shape,
         label: &str,
         ticket: &Path,
@@ -179,12 +181,13 @@ impl Client {
             tasks: vec![task],
         });
         let accepted = ask(&session.dag, &request).or_code(exit::NOT_RUN)?;
-        let client = Self {
+        let mut client = Self {
             dag: session.dag.clone(),
+            job: job.to_string(),
             label: label.to_owned(),
             tail,
             tool,
-            guard,
+            guard: Some(guard),
             events,
             sender,
             interrupts: 0,
@@ -193,14 +196,39 @@ impl Client {
         match accepted {
             Answer::Added(_) => Ok(Ok(client)),
             Answer::Refused(why) => {
-                client.guard.dismiss();
+                client.dismiss_guard();
                 Ok(Err(why))
             }
             other => Err(reach::refused(other)),
         }
     }
 
+    fn dismiss_guard(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            guard.dismiss();
+        }
+    }
+
+    /// Returns the exit code of the launch.
     fn run(mut self, shape: &Shape) -> Result<u8, Failure> {
+        match self.watch(shape) {
+            Err(_) if self.is_forgotten() => {
+                // Its ranks end by themselves.
+                self.dismiss_guard();
+                let error = anyhow!("the session of {} was killed, and this launch with it", self.job);
+                Err(Failure::new(exit::NOT_RUN, error).hint("the next `pmc launch` starts a new session"))
+            }
+            ended => ended,
+        }
+    }
+
+    /// True if no session knows of the launch any more.
+    fn is_forgotten(&self) -> bool {
+        let tasks = vec![self.label.clone()];
+        !matches!(ask(&self.dag, &Request::Ends { tasks }), Ok(Answer::Ends(_)))
+    }
+
+    fn watch(&mut self, shape: &Shape) -> Result<u8, Failure> {
         let redirect = Redirecting {
             dag: self.dag.clone(),
             label: self.label.clone(),
@@ -238,7 +266,7 @@ impl Client {
             if self.is_withdrawn
                 && let Some(end) = self.ended()?
             {
-                self.guard.dismiss();
+                self.dismiss_guard();
                 return Ok(code_of(&end).unwrap_or(exit::NOT_RUN));
             }
             if reminded.elapsed() >= REMINDER {
@@ -255,7 +283,7 @@ impl Client {
             }
         }
         let end = self.end()?;
-        self.guard.dismiss();
+        self.dismiss_guard();
         code_of(&end).ok_or_else(|| {
             let why = end.reason.unwrap_or_else(|| "the launch has failed".to_owned());
             Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&why)))
@@ -418,17 +446,7 @@ impl Redirecting {
     fn write_all(&self) -> Result<(), String> {
         let failed = |error: pmc_control::ControlError| error.to_string();
         let mut tool = Tool::connect(&self.dag).map_err(failed)?;
-        let mut request = RedirectRequest {
-            task: self.label.clone(),
-            attempt: None,
-            poll: RedirectPoll {
-                options: self.options.clone(),
-                delivered: [0, 0],
-                is_end: false,
-            },
-            may_wait: false,
-            to_files: false,
-        };
+        let mut request = RedirectRequest::first(self.label.clone(), self.options.clone());
         loop {
             match tool.redirect(request.clone()).map_err(failed)? {
                 Redirect::On { attempt, chunks } => {

@@ -47,6 +47,7 @@ pub fn serve(arguments: &cli::Serve) -> Result<u8, Failure> {
             idle_limit: arguments.idle_limit,
         }),
         launch: launch.zip(arguments.agents),
+        master_timeout: arguments.master_timeout,
         // There may be any number of tasks.
         ..executor::Target::new(&dag, usize::MAX)
     };

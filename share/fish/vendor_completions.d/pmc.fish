@@ -185,6 +185,9 @@ complete -c pmc -n "__fish_pmc_using_subcommand mcp" -l allow-control -d 'Offer 
 complete -c pmc -n "__fish_pmc_using_subcommand mcp" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand unpack" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l drain -d 'Start no more tasks on this host, and let its agent go when the running ones have ended' -r
+complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l reserve -d 'Start only tasks on these hosts that name them, and let the running ones go on: a name, or `n[1-3,7]`' -r
+complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l unreserve -d 'Start all tasks on these hosts again' -r
+complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l gone -d 'This host is lost: go on without it, and run its tasks elsewhere once they must have ended there' -r
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l ping -d 'Say which of these hosts do not answer, and exit with 1 if there are any: a name, or `n[1-3,7]`' -r
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l json -d 'Print JSON'
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -s h -l help -d 'Print help'
@@ -224,6 +227,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand launch" -l dry-run -d 'Say where
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -s q -l quiet -d 'Say nothing of ranks that have ended well'
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -s V -l version -d 'Print version'
+complete -c pmc -n "__fish_pmc_using_subcommand kill" -l host -d 'All tasks that run on this host, also those that run on others, too' -r
 complete -c pmc -n "__fish_pmc_using_subcommand kill" -s s -l signal -d 'Signal, by name or number' -r
 complete -c pmc -n "__fish_pmc_using_subcommand kill" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand drain" -l in -d 'Go on for this time first: seconds, or a number with s, m or h' -r
@@ -234,6 +238,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand submit" -s h -l help -d 'Print h
 complete -c pmc -n "__fish_pmc_using_subcommand serve" -l idle-limit -d 'End when there was nothing to do for this time: seconds, or a number with s, m or h' -r
 complete -c pmc -n "__fish_pmc_using_subcommand serve" -l agents -d 'Start this number of agents, one on each node of the batch job, as --launch says' -r
 complete -c pmc -n "__fish_pmc_using_subcommand serve" -l launch -d 'How agents are started: srun, mpiexec, flux, pbsdsh, blaunch, or a command that the agent\'s follows' -r
+complete -c pmc -n "__fish_pmc_using_subcommand serve" -l master-timeout -d 'How long the agents go on with their tasks, and wait for this run to be served again, if this process is killed: seconds, or a number with s, m or h [default: 10m]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand serve" -l hosts -d 'Run the tasks on these hosts, as in n[1-4,7],x, through ssh without a password, instead of on this machine. They share its directories, and the programs are at the same place' -r
 complete -c pmc -n "__fish_pmc_using_subcommand serve" -s w -s j -l workers -d 'Maximum tasks running at the same time, with --hosts on each of them [default: number of CPUs]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand serve" -l host-memory -d 'Memory for tasks, in MiB [default: memory of the machine]' -r

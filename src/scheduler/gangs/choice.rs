@@ -96,7 +96,10 @@ impl Master {
             None => ranks(host.all()),
             Some(_) if gang.exclusive && !is_idle(host) => 0,
             Some(Room::Unreserved) if gang.exclusive && self.hosts.is_reserved(number) => 0,
-            Some(room) => self.hosts.free_in(number, room).map_or(0, ranks),
+            Some(room) => {
+                let is_named = host.named_only && gang.on.contains(&host.name);
+                self.hosts.free_for(number, room, is_named).map_or(0, ranks)
+            }
         }
     }
 
@@ -110,8 +113,10 @@ impl Master {
     ) -> bool {
         let candidates = self.candidates(gang, request, without, None);
         let stays = |candidate: &Candidate| {
-            let mut ranks = self.hosts.get(candidate.host).ranks.iter();
-            without.is_empty() || ranks.any(|rank| self.slots[rank.0 as usize - 1].member.stays())
+            let host = self.hosts.get(candidate.host);
+            let mut ranks = host.ranks.iter();
+            without.is_empty()
+                || host.is_open_to(gang) && ranks.any(|rank| self.slots[rank.0 as usize - 1].member.stays())
         };
         let candidates: Vec<Candidate> = candidates.into_iter().filter(stays).collect();
         spread(gang.layout, &candidates, self.most_gang_hosts()).is_some()

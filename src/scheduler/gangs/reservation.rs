@@ -262,7 +262,8 @@ impl Master {
     fn earliest_parts(&self, shape: ShapeId) -> Option<Vec<(u32, PartRequest)>> {
         let kind = self.queue.shape(shape);
         let (gang, request) = (self.gangs.kind(kind.gang?), kind.request);
-        let all = self.candidates(gang, request, self.queue.avoided_by(shape), None);
+        let mut all = self.candidates(gang, request, self.queue.avoided_by(shape), None);
+        all.retain(|candidate| self.hosts.get(candidate.host).is_open_to(gang));
         let need = |candidate: &Candidate| match gang.layout.ranks_of(0) {
             Some(ranks) => ranks,
             None => candidate.fit.min(gang.layout.ranks()),
@@ -305,12 +306,14 @@ impl Master {
     /// True if a gang can still start on these parts.
     fn are_usable(&self, shape: ShapeId, parts: &[(u32, PartRequest)]) -> bool {
         let avoided = self.queue.avoided_by(shape);
+        let gang = self.queue.shape(shape).gang.map(|gang| self.gangs.kind(gang));
         parts.iter().all(|(number, part)| {
             let host = self.hosts.get(*number);
             let mut ranks = host.ranks.iter();
             let holds = host.all().holds(part.request);
             !avoided.contains(number)
                 && holds
+                && gang.is_some_and(|gang| host.is_open_to(gang))
                 && ranks.any(|rank| self.slots[rank.0 as usize - 1].member.takes_tasks())
         })
     }

@@ -5,8 +5,10 @@ use std::time::Duration;
 use pmc_dag::{Request, TaskId};
 
 use crate::protocol::{Rank, SubmitId};
+use crate::scheduler::gangs::choice::spread;
 use crate::scheduler::gangs::reservation::Reservation;
 use crate::scheduler::hosts::Room;
+use crate::scheduler::reserved_hosts::of_person;
 use crate::scheduler::run::Master;
 use crate::scheduler::tasks::State;
 
@@ -58,6 +60,13 @@ impl Master {
         if self.nodes[task.index()].state != State::Queued {
             return None;
         }
+        if let Some(names) = self.missed_by_gang(task) {
+            return Some(format!(
+                "it needs {} at once, and {}",
+                hosts(needed),
+                of_person(&names)
+            ));
+        }
         match &self.gangs.reservation {
             Some(kept) if kept.task == task => Some(self.describe_reservation(kept)),
             Some(kept) => Some(format!(
@@ -70,6 +79,26 @@ impl Master {
                 hosts(needed)
             )),
         }
+    }
+
+    /// Returns the hosts that a person has reserved and without which a gang fits on no hosts.
+    fn missed_by_gang(&self, task: TaskId) -> Option<Vec<&str>> {
+        let chain = self.nodes[task.index()].chain;
+        let shape = self.queue.shape(self.queue.shape_of(chain));
+        let gang = self.gangs.kind(shape.gang?);
+        let mut closed = Vec::new();
+        let mut open = self.candidates(gang, shape.request, &[], None);
+        open.retain(|candidate| {
+            let host = self.hosts.get(candidate.host);
+            let is_open = host.is_open_to(gang);
+            if !is_open {
+                closed.push(host.name.as_str());
+            }
+            is_open
+        });
+        closed.sort_unstable();
+        let is_missed = !closed.is_empty() && spread(gang.layout, &open, self.most_gang_hosts()).is_none();
+        is_missed.then_some(closed)
     }
 
     /// Says which hosts are free for a gang, and when the others are expected.

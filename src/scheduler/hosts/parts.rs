@@ -116,8 +116,13 @@ impl Host {
         }
     }
 
-    /// What is free; `None` if nothing can start.
+    /// What is free for tasks that name no host; `None` if nothing can start.
     pub(crate) fn free(&self) -> Option<Free> {
+        self.free_for_named().filter(|_| !self.named_only)
+    }
+
+    /// What is free for tasks that name this host; `None` if nothing can start.
+    pub(crate) fn free_for_named(&self) -> Option<Free> {
         (!self.free_slots.is_empty() && !self.is_whole).then_some(Free {
             cpus: self.free_cpus,
             memory_mb: self.free_memory_mb,
@@ -129,8 +134,12 @@ impl Host {
 impl Hosts {
     /// What is free on a host beyond what is reserved there; `None` if nothing can start.
     pub(super) fn unreserved(&self, index: u32) -> Option<Free> {
+        self.beyond_reserved(index, self.get(index).free()?)
+    }
+
+    /// What of this is not reserved for a gang.
+    pub(super) fn beyond_reserved(&self, index: u32, free: Free) -> Option<Free> {
         let host = self.get(index);
-        let free = host.free()?;
         if self.reserved.is_empty() {
             return Some(free);
         }

@@ -88,7 +88,19 @@ impl Hosts {
         self.get(host).suits(request).then_some(free)
     }
 
-    /// What is free on a host; `None` if nothing can start.
+    /// What is free on a host for a task that names it, or does not; `None` if nothing can start.
+    pub(crate) fn free_for(&self, host: u32, room: Room, is_named: bool) -> Option<Free> {
+        if !is_named {
+            return self.free_in(host, room);
+        }
+        let free = self.get(host).free_for_named()?;
+        match room {
+            Room::Free => Some(free),
+            Room::Unreserved => self.beyond_reserved(host, free),
+        }
+    }
+
+    /// What is free on a host for tasks that name none; `None` if nothing can start.
     pub(crate) fn free_in(&self, host: u32, room: Room) -> Option<Free> {
         match room {
             Room::Free => self.get(host).free(),

@@ -511,6 +511,11 @@ impl Membership for AgentMaster {
         dismissed.is_some()
     }
 
+    fn until_lost(&mut self, worker: Rank) -> Option<Duration> {
+        let session = self.session_of(worker)?;
+        self.running.as_ref()?.server.hub().until_lost(session)
+    }
+
     fn check(&mut self) -> Result<Option<Instant>, TransportError> {
         let awaited = self.check_awaited()?;
         let Some(running) = &mut self.running else {

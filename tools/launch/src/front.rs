@@ -69,7 +69,7 @@ struct Launch<'a> {
 /// Runs a launch. Returns its exit code.
 pub(crate) fn run(options: &Options) -> Result<u8, LaunchError> {
     let begun = Instant::now();
-    let mut hosts = hosts::of_surroundings(&mut |name| std::env::var_os(name))?;
+    let mut hosts = hosts::available(&mut |name| std::env::var_os(name))?;
     let lines = lines::of_words(&options.words)?;
     let world = World::new(&hosts.hosts, &options.wanted(), lines.0.clone(), lines.1)?;
     if options.dry_run {

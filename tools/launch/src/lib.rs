@@ -22,6 +22,7 @@ mod arguments;
 mod error;
 mod frames;
 mod front;
+mod inherited;
 pub mod internals;
 mod lines;
 mod loadfile;

@@ -17,6 +17,7 @@ use pmc_wire::command::{frame, receive};
 use serde::{Deserialize, Serialize};
 
 use crate::frames::Bytes;
+use crate::inherited::Inherited;
 use crate::{NAME, NOT_STARTED};
 
 /// Seconds for the person's process to say what to do.
@@ -66,18 +67,16 @@ struct Hello {
 /// # Errors
 /// The environment is too large, or the directory is gone.
 pub fn hello(arguments: impl IntoIterator<Item = OsString>) -> io::Result<Vec<u8>> {
-    let variables = std::env::vars_os().map(|(name, value)| {
-        let text = [name.as_bytes(), b"=", value.as_bytes()].concat();
-        Bytes(text)
-    });
-    // There is no other way to find out.
-    let mask = umask(Mode::empty());
-    umask(mask);
+    let Inherited {
+        environment,
+        directory,
+        umask,
+    } = Inherited::of_this_process()?;
     frame(&Hello {
         arguments: arguments.into_iter().map(|word| Bytes(word.into_vec())).collect(),
-        environment: variables.collect(),
-        directory: Bytes(std::env::current_dir()?.into_os_string().into_vec()),
-        umask: mask.bits(),
+        environment,
+        directory,
+        umask,
         limits: LIMITS
             .map(|limit| getrlimit(limit).map_or(u64::MAX, |(soft, _)| soft))
             .into(),

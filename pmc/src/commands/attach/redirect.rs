@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use pmc_control::{
     Answer, ControlError, OutputChunk, Overflow, Redirect, RedirectEnd, RedirectHandle, RedirectOptions,
-    RedirectPoll, RedirectRequest, TailRequest, Tool, takes_output,
+    RedirectRequest, TailRequest, Tool, takes_output,
 };
 use pmc_monitor::history::{History, Phase};
 use pmc_terminal::{escape, message};
@@ -312,15 +312,8 @@ impl Redirector {
             id,
             dag: self.history.dir.dag.clone(),
             request: RedirectRequest {
-                task: origin.task.clone(),
-                attempt: None,
-                poll: RedirectPoll {
-                    options: self.options.clone(),
-                    delivered: [0, 0],
-                    is_end: false,
-                },
-                may_wait: false,
                 to_files: self.is_direct,
+                ..RedirectRequest::first(origin.task.clone(), self.options.clone())
             },
             only_err: self.only_err,
             notes: self.sender.clone(),

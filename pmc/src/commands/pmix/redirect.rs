@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use pmc_control::{Answer, Overflow, Redirect, RedirectOptions, RedirectPoll, RedirectRequest, Tool};
+use pmc_control::{Answer, Overflow, Redirect, RedirectOptions, RedirectRequest, Tool};
 use pmc_pmix::{Refusal, Tools};
 
 use crate::commands::attach::format::{Origin, Receiver};
@@ -61,17 +61,7 @@ impl Redirecting {
             patience_ms: RedirectOptions::PATIENCE_MS,
             overflow: Overflow::File,
         };
-        let mut request = RedirectRequest {
-            task: running.task.clone(),
-            attempt: None,
-            poll: RedirectPoll {
-                options,
-                delivered: [0, 0],
-                is_end: false,
-            },
-            may_wait: false,
-            to_files: false,
-        };
+        let mut request = RedirectRequest::first(running.task.clone(), options);
         let end = Instant::now() + START;
         let attempt = loop {
             let redirect = tool.redirect(request.clone());

@@ -25,7 +25,7 @@ pub(super) struct AvailableHosts {
 ///
 /// # Errors
 /// The file of the task cannot be read.
-pub(super) fn of_surroundings(
+pub(super) fn available(
     variable: &mut dyn FnMut(&str) -> Option<OsString>,
 ) -> Result<AvailableHosts, LaunchError> {
     let (Some(_), Some(file)) = (variable(VARIABLE), variable("PMC_HOSTFILE")) else {
@@ -76,7 +76,7 @@ mod tests {
             "PMC_HOSTFILE" => Some(file.path().into()),
             _ => None,
         };
-        of_surroundings(&mut variable).map_err(|error| error.to_string())
+        available(&mut variable).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
         for text in ["", "n1\n", "n1 slots=x\n"] {
             assert!(of(text).unwrap_err().contains("other lines"), "{text}");
         }
-        let alone = of_surroundings(&mut |_| None).unwrap();
+        let alone = available(&mut |_| None).unwrap();
         assert_eq!((alone.hosts.len(), alone.is_task), (1, false));
     }
 
@@ -101,7 +101,7 @@ mod tests {
             "PMC_HOSTFILE" => Some(path.clone().into_os_string()),
             _ => Some("token".into()),
         };
-        let error = of_surroundings(&mut variable).unwrap_err().to_string();
+        let error = available(&mut variable).unwrap_err().to_string();
         assert!(error.contains("hosts: "), "{error}");
     }
 }

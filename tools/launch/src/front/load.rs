@@ -1,7 +1,6 @@
 //! How a launch begins: all ranks stand before their first instruction, then all go. If some hosts cannot do
 //! that, the launch is tried on others.
 
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::time::{Duration, Instant};
 
 use super::hosts::AvailableHosts;
@@ -10,6 +9,7 @@ use super::{Event, Launch, Proxies};
 use crate::arguments::{Bind, Pmi};
 use crate::error::LaunchError;
 use crate::frames::{Bytes, Load, LocalRank, ToFront, ToProxy};
+use crate::inherited::Inherited;
 use crate::loadfile::Line;
 use crate::world::{World, words_for};
 
@@ -173,14 +173,11 @@ impl Launch<'_> {
 
     /// What all proxies get.
     fn common(&self, has_cpus: bool) -> Result<Load, LaunchError> {
-        let directory = std::env::current_dir()?;
-        let variables = std::env::vars_os().map(|(name, value)| {
-            let text = [name.as_bytes(), b"=", value.as_bytes()].concat();
-            Bytes(text)
-        });
-        // There is no other way to find out.
-        let umask = nix::sys::stat::umask(nix::sys::stat::Mode::empty());
-        nix::sys::stat::umask(umask);
+        let Inherited {
+            environment,
+            directory,
+            umask,
+        } = Inherited::of_this_process()?;
         let words = |words: &Vec<Vec<u8>>| words.iter().cloned().map(Bytes).collect();
         Ok(Load {
             node: 0,
@@ -189,9 +186,9 @@ impl Launch<'_> {
             size: u32::try_from(self.world.ranks.len()).unwrap_or(u32::MAX),
             mapping: self.world.mapping(),
             name: format!("launch_{}", std::process::id()),
-            environment: variables.collect(),
-            directory: Bytes(directory.into_os_string().into_vec()),
-            umask: umask.bits(),
+            environment,
+            directory,
+            umask,
             has_pmi: self.options.pmi == Pmi::One,
             binds: match self.options.bind {
                 Bind::Auto => has_cpus,
