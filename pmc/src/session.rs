@@ -198,8 +198,8 @@ impl Session {
     }
 
     /// Waits until nothing is left of an earlier session: neither its process nor what it has started agents
-    /// with, which ends with them. Returns the lock by which the next launch knows that; `None` if the session
-    /// answers again.
+    /// with, which ends with them. Returns the lock by which the next launch knows that; `None` if the
+    /// session answers again.
     fn wait_for_earlier(&self) -> Result<Option<File>, Failure> {
         let path = self.dir.join("living");
         let file = pmc_files::open_for_writing(&path, OFlags::CREATE | OFlags::WRONLY, 0o600);
@@ -291,6 +291,22 @@ fn own_directory(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_session_begins_when_nothing_of_the_last_one_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let session = Session {
+            dag: folder.path().join("run/tasks.dag"),
+            dir: folder.path().to_owned(),
+        };
+        let living = session.wait_for_earlier().unwrap().unwrap();
+        let other = living.try_clone().unwrap();
+        drop(living);
+        let next = std::thread::spawn(move || session.wait_for_earlier().unwrap().is_some());
+        assert!(!next.is_finished(), "a process that was started has it open");
+        drop(other);
+        assert!(next.join().unwrap());
+    }
 
     #[test]
     fn only_a_directory_of_this_user_alone_is_a_session() {

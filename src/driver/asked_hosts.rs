@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use pmc_batch::node_states::is_same_host;
-use pmc_control::Answer;
+use pmc_control::{Answer, NodeStatus};
 
 use super::{Driver, Run, RunError};
 use crate::protocol::{Rank, SubmitId};
@@ -16,6 +16,14 @@ use crate::transport::MasterTransport;
 const GIVEN_UP: &str = "its host was given up (pmc nodes --gone)";
 
 impl<T: MasterTransport> Driver<'_, T> {
+    /// Returns the hosts of the run.
+    pub(super) fn host_statuses(&self) -> Vec<NodeStatus> {
+        let mut nodes = self.run.master.node_statuses();
+        self.bad_hosts.mark(&mut nodes);
+        nodes.extend(self.nodes.early_hosts());
+        nodes
+    }
+
     pub(super) fn drain_node(&mut self, host: &str) -> Result<Answer, RunError> {
         let ranks = self.run.master.workers_of(host);
         if ranks.is_empty() {
@@ -125,8 +133,8 @@ impl<T: MasterTransport> Driver<'_, T> {
         Ok(Answer::Done(match self.run.attempts_on(host).len() {
             0 => format!("{host} is given up; nothing runs there"),
             _ => format!(
-                "{host} is given up; what runs there runs elsewhere as soon as its agent says that it has ended, \
-                 in {seconds} s at the latest, when the agent must have ended it"
+                "{host} is given up; what runs there runs elsewhere as soon as its agent says that it has \
+                 ended, in {seconds} s at the latest, when the agent must have ended it"
             ),
         }))
     }

@@ -35,12 +35,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             guest,
         } = pending;
         let reply = match request {
-            Request::Nodes => {
-                let mut nodes = self.run.master.node_statuses();
-                self.bad_hosts.mark(&mut nodes);
-                nodes.extend(self.nodes.early_hosts());
-                Answer::Nodes(nodes)
-            }
+            Request::Nodes => Answer::Nodes(self.host_statuses()),
             Request::Limits => Answer::Limits(self.limits()),
             Request::Why { task } => match self.run.find_task(guest, &task) {
                 Some(task) => Answer::Task(self.run.master.task_status(task)),

@@ -7,6 +7,7 @@ use pmc_dag::{Gang, Request};
 
 use crate::protocol::ToWorker;
 use crate::scheduler::Outbox;
+use crate::scheduler::gangs::of_person;
 use crate::scheduler::hosts::Host;
 use crate::scheduler::run::Master;
 
@@ -56,11 +57,4 @@ impl Master {
         names.sort_unstable();
         (!names.is_empty()).then(|| of_person(&names))
     }
-}
-
-/// Says that a person has reserved hosts.
-pub(super) fn of_person(names: &[&str]) -> String {
-    let verb = if names.len() == 1 { "is" } else { "are" };
-    let names = pmc_hosts::compress(names);
-    format!("{names} {verb} reserved (pmc nodes --unreserve {names})")
 }

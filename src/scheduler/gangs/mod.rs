@@ -34,6 +34,7 @@ use rustc_hash::FxHashMap;
 pub use self::adoption::{LeadAdoption, MemberAdoption};
 use self::fits::Fits;
 use self::reservation::Reservation;
+pub(super) use self::status::of_person;
 use crate::protocol::{Outcome, Rank, SubmitId};
 use crate::scheduler::Granted;
 use crate::scheduler::gpus::GpuSet;

@@ -8,7 +8,6 @@ use crate::protocol::{Rank, SubmitId};
 use crate::scheduler::gangs::choice::spread;
 use crate::scheduler::gangs::reservation::Reservation;
 use crate::scheduler::hosts::Room;
-use crate::scheduler::reserved_hosts::of_person;
 use crate::scheduler::run::Master;
 use crate::scheduler::tasks::State;
 
@@ -166,6 +165,13 @@ impl Master {
             )
         })
     }
+}
+
+/// Says that a person has reserved hosts.
+pub(in crate::scheduler) fn of_person(names: &[&str]) -> String {
+    let verb = if names.len() == 1 { "is" } else { "are" };
+    let names = pmc_hosts::compress(names);
+    format!("{names} {verb} reserved (pmc nodes --unreserve {names})")
 }
 
 fn hosts(count: u32) -> String {
