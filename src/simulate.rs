@@ -65,7 +65,7 @@ pub struct Losses {
 pub struct Simulated {
     /// Time from the first start to the last end.
     pub makespan: Duration,
-    /// Sum of the run times of all tasks.
+    /// Sum of the run times of all tasks, on each of their nodes.
     pub busy: Duration,
     /// Slots of all nodes.
     pub slots: u32,
@@ -146,6 +146,10 @@ struct Follower<'a> {
     /// Members that join and leave gangs: at once.
     joins: Vec<(Rank, SubmitId)>,
     leaves: Vec<(Rank, SubmitId)>,
+    /// Number of members of the gangs that run.
+    members: BTreeMap<SubmitId, u32>,
+    /// Time for which members were held.
+    held: Time,
     lost: Time,
     lost_attempts: u64,
 }
@@ -169,6 +173,7 @@ impl Outbox for Follower<'_> {
 
     fn join(&mut self, gang: GangParts) {
         let members = gang.parts.iter().skip(1);
+        self.members.insert(gang.submit, members.len() as u32);
         self.joins.extend(members.map(|part| (part.rank, gang.submit)));
     }
 
@@ -191,7 +196,8 @@ impl Outbox for Follower<'_> {
                     .push(Reverse((end, Next::End(Rank(rank), submit, task))));
             }
             Record::Nested(task, _) => self.nested.push(task),
-            Record::Evicted { rank, .. } => {
+            Record::Evicted { rank, submit, .. } => {
+                self.members.remove(&submit);
                 let began = self.began.get(rank.0 as usize).copied().unwrap_or(self.now);
                 self.lost += self.now - began;
                 self.lost_attempts += 1;
@@ -215,6 +221,8 @@ pub fn simulate(workload: &Workload, cluster: &Cluster) -> Result<Simulated, Sim
         began: Vec::new(),
         joins: Vec::new(),
         leaves: Vec::new(),
+        members: BTreeMap::new(),
+        held: 0,
         lost: 0,
         lost_attempts: 0,
     };
@@ -328,7 +336,7 @@ impl<'a> Run<'a> {
         }
         Ok(Simulated {
             makespan: Duration::from_micros(self.out.now),
-            busy: summary.runtime,
+            busy: summary.runtime + Duration::from_micros(self.out.held),
             slots: self.cluster.nodes.iter().map(|(_, slots)| *slots).sum(),
             nodes: self.cluster.nodes.len() as u32,
             lost_attempts: self.out.lost_attempts,
@@ -398,6 +406,10 @@ impl<'a> Run<'a> {
     fn happen(&mut self, next: Next) -> Result<(), SimulationError> {
         match next {
             Next::End(rank, submit, task) => {
+                // Those of a lost attempt are counted no more.
+                let members = self.out.members.remove(&submit).unwrap_or(0);
+                let time = micros(self.out.time(task));
+                self.out.held = self.out.held.saturating_add(time.saturating_mul(members.into()));
                 let result = TaskResult {
                     submit,
                     outcome: Outcome::new(0, self.out.time(task)),
@@ -526,7 +538,7 @@ mod tests {
         let times = |task: TaskId| seconds([10, 50, 100, 40, 45][task.index()]);
         let ran = simulate(&dag(text), &cluster(2, 1), &times).unwrap();
         assert_eq!(ran.makespan, seconds(195), "a, c and b; then big; then d");
-        assert_eq!(ran.busy, seconds(245));
+        assert_eq!(ran.busy, seconds(345), "`big` holds both nodes");
         let refused = simulate(&dag("TASK big -N 3 x\n"), &cluster(2, 1), &|_| seconds(1));
         let message = refused.unwrap_err().to_string();
         assert_eq!(message, "Task big needs 3 nodes, 2 are there");
