@@ -1,5 +1,6 @@
 //! The program `pegasus-mpi-cluster`: from command line and environment to exit code.
 
+mod gang;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod with_agents;
@@ -48,7 +49,10 @@ pub fn main(words: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> Exi
             }
             ExitCode::from(code)
         }
-        Ok(args) => {
+        Ok(mut args) => {
+            if let Err(error) = gang::resolve(&mut args, lookup) {
+                return refuse(&error.to_string());
+            }
             let worker = args.worker_options(environment);
             if args.agent {
                 return with_agents::agent(&args, arguments, worker);

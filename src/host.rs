@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
+use pmc_batch::launch::RSH;
 
 use crate::allocation::Allocation;
 use crate::protocol::Registration;
@@ -256,6 +257,15 @@ pub(crate) fn own_path() -> std::io::Result<PathBuf> {
     // What replaces the file has its name.
     let name = path.as_os_str().as_bytes().strip_suffix(b" (deleted)");
     Ok(name.map_or_else(|| path.clone(), |name| OsStr::from_bytes(name).into()))
+}
+
+/// Returns the program that runs commands on other hosts of a gang: that beside this program, else that of
+/// the search path.
+pub(crate) fn rsh_program() -> PathBuf {
+    let beside = own_path().ok().map(|program| program.with_file_name(RSH));
+    beside
+        .filter(|program| program.is_file())
+        .unwrap_or_else(|| RSH.into())
 }
 
 /// Gives this process the name of the program, even if it was started as [`OWN_PROGRAM`].

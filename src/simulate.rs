@@ -74,7 +74,7 @@ pub struct Losses {
 pub struct Simulated {
     /// Time from the first start to the last end.
     pub makespan: Duration,
-    /// Sum of the run times of all tasks.
+    /// Sum of the run times of all tasks, on each of their nodes.
     pub busy: Duration,
     /// Slots of all nodes.
     pub slots: u32,
@@ -160,6 +160,10 @@ struct Follower<'a> {
     /// Members that join and leave gangs: at once.
     joins: Vec<(Rank, SubmitId)>,
     leaves: Vec<(Rank, SubmitId)>,
+    /// Number of members of the gangs that run.
+    members: BTreeMap<SubmitId, u32>,
+    /// Time for which members were held.
+    held: Time,
     lost: Time,
     lost_attempts: u64,
     /// Time in which tasks saved their state and read it.
@@ -207,6 +211,7 @@ impl Outbox for Follower<'_> {
 
     fn join(&mut self, gang: GangParts) {
         let members = gang.parts.iter().skip(1);
+        self.members.insert(gang.submit, members.len() as u32);
         self.joins.extend(members.map(|part| (part.rank, gang.submit)));
     }
 
@@ -231,7 +236,12 @@ impl Outbox for Follower<'_> {
                     .push(Reverse((end, Next::End(Rank(rank), submit, task))));
             }
             Record::Nested(task, _) => self.nested.push(task),
-            Record::Evicted { task, rank, .. } => self.lose(task, rank),
+            Record::Evicted {
+                task, submit, rank, ..
+            } => {
+                self.members.remove(&submit);
+                self.lose(task, rank);
+            }
             _ => {}
         }
     }
@@ -253,6 +263,8 @@ pub fn simulate(workload: &Workload, cluster: &Cluster) -> Result<Simulated, Sim
         saved: FxHashMap::default(),
         joins: Vec::new(),
         leaves: Vec::new(),
+        members: BTreeMap::new(),
+        held: 0,
         lost: 0,
         lost_attempts: 0,
         extra: 0,
@@ -367,7 +379,7 @@ impl<'a> Run<'a> {
         }
         Ok(Simulated {
             makespan: Duration::from_micros(self.out.now),
-            busy: summary.runtime,
+            busy: summary.runtime + Duration::from_micros(self.out.held),
             slots: self.cluster.nodes.iter().map(|(_, slots)| *slots).sum(),
             nodes: self.cluster.nodes.len() as u32,
             lost_attempts: self.out.lost_attempts,
@@ -438,6 +450,10 @@ impl<'a> Run<'a> {
     fn happen(&mut self, next: Next) -> Result<(), SimulationError> {
         match next {
             Next::End(rank, submit, task) => {
+                // Those of a lost attempt are counted no more.
+                let members = self.out.members.remove(&submit).unwrap_or(0);
+                let time = micros(self.out.time(task));
+                self.out.held = self.out.held.saturating_add(time.saturating_mul(members.into()));
                 let result = TaskResult {
                     submit,
                     outcome: Outcome::new(0, self.out.time(task)),

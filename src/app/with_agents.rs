@@ -94,6 +94,8 @@ fn agent_options(args: &RawArgs, worker: &WorkerOptions) -> Result<AgentOptions,
     })?;
     let (agents, hosts) = match &args.agents {
         Some(Agents::Count(count)) => (*count, Vec::new()),
+        // What it stands for was put in its place.
+        Some(Agents::Gang) => (0, Vec::new()),
         Some(Agents::Hosts(hosts)) => (u32::try_from(hosts.len()).unwrap_or(u32::MAX), hosts.clone()),
         None => (0, Vec::new()),
     };

@@ -15,11 +15,22 @@ const MAX_AGENTS: usize = 100_000;
 /// Maximum slots of an agent. Each is a thread, with a process for its task.
 const MAX_SLOTS: i64 = 10_000;
 
+/// The value of `--agents` in a task over several hosts.
+const GANG: &str = "gang";
+
 type Set = Result<(), EarlyExit>;
 
 pub(super) fn set_agents(args: &mut RawArgs, value: &OsStr) -> Set {
-    let invalid = || EarlyExit::refuse("--agents must be a number of agents, or names of hosts with commas");
+    let invalid = || {
+        EarlyExit::refuse(
+            "--agents must be a number of agents, names of hosts with commas, or gang (the hosts of the task)",
+        )
+    };
     let text = value.to_str().ok_or_else(invalid)?;
+    if text == GANG {
+        args.agents = Some(Agents::Gang);
+        return Ok(());
+    }
     if let Ok(count) = text.parse::<usize>() {
         if !(1..=MAX_AGENTS).contains(&count) {
             return Err(EarlyExit::refuse(&format!(

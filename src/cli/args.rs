@@ -144,6 +144,8 @@ pub enum Agents {
     Count(u32),
     /// One on each of these hosts.
     Hosts(Vec<String>),
+    /// One on each host of the gang in which this process runs.
+    Gang,
 }
 
 /// A text to print to stderr instead of running a DAG, and the exit code.

@@ -270,16 +270,16 @@ pub const OPTIONS: &[OptionSpec] = &[
     .additional(),
     value(
         "agents",
-        "N|HOSTS",
+        "N|HOSTS|gang",
         agents::set_agents,
-        "Run tasks in this number of agents, or in one on each of these hosts, as in n[1-4,7],x",
+        "Run tasks in this number of agents, or in one on each of these hosts: n[1-4,7],x; gang: of the task",
     )
     .additional(),
     value(
         "launch",
         "HOW",
         agents::set_launch,
-        "Start the agents: local, ssh, srun, pbsdsh, mpiexec, flux, blaunch or a command",
+        "Start the agents: local, ssh, srun, pbsdsh, mpiexec, flux, blaunch, pmc-rsh or a command",
     )
     .additional(),
     value("slots", "N", agents::set_slots, "Tasks of an agent at a time").additional(),

@@ -99,7 +99,7 @@ fn wrong_words_are_refused() {
         ),
         (
             "--agents , a.dag",
-            "--agents must be a number of agents, or names of hosts with commas\n",
+            "--agents must be a number of agents, names of hosts with commas, or gang (the hosts of the task)\n",
         ),
         (
             "--agents 0 a.dag",

@@ -19,9 +19,6 @@ use crate::host;
 use crate::options::WorkerOptions;
 use crate::protocol::{Assignment, GangHost, GangStart, GangToken};
 
-/// The program with which launchers run commands on other hosts.
-const RSH: &str = "pmc-rsh";
-
 /// Variables of batch jobs that say how many ranks their nodes have, and how many CPUs a rank. A gang has
 /// others.
 pub(super) const HIDDEN: [&[u8]; 4] = [
@@ -63,10 +60,7 @@ impl Lead {
         let folder = variable.map_or_else(|| "/tmp".into(), |(_, value)| PathBuf::from(value));
         let directory = tempfile::Builder::new().prefix("pmc-gang-").tempdir_in(folder)?;
         let files = Files::write(&gang.hosts, directory.path())?;
-        let rsh = host::own_path().ok().map(|program| program.with_file_name(RSH));
-        let rsh = rsh
-            .filter(|program| program.is_file())
-            .unwrap_or_else(|| RSH.into());
+        let rsh = host::rsh_program();
         let port = TcpListener::bind(("0.0.0.0", 0)).and_then(|listener| listener.local_addr())?;
         let facts = Facts {
             gang,

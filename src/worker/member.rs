@@ -16,7 +16,16 @@ use crate::options::WorkerOptions;
 use crate::protocol::{Part, Rank};
 
 /// Variables that say something about a host. A command does not get them from the lead.
-const OF_THE_HOST: [&[u8]; 4] = [b"HOSTNAME", b"SLURMD_NODENAME", b"SLURM_TOPOLOGY_ADDR", b"TMPDIR"];
+const OF_THE_HOST: [&[u8]; 8] = [
+    b"HOSTNAME",
+    b"PMC_HOST_CPUS",
+    b"PMC_HOST_GPUS",
+    b"PMC_HOST_MEMORY",
+    b"PMC_HOST_NAME",
+    b"SLURMD_NODENAME",
+    b"SLURM_TOPOLOGY_ADDR",
+    b"TMPDIR",
+];
 
 /// The shell of a user without one.
 const DEFAULT_SHELL: &str = "/bin/sh";

@@ -1,5 +1,7 @@
 //! Chains in clusters are planned and run. Pegasus' monitoring must count every task.
 
+use std::fs;
+
 use crate::support::pegasus::Monitored;
 use crate::support::programs::Build;
 use crate::support::workflow::{Format, Planned, Request};
@@ -77,6 +79,40 @@ fn clusters_in_agents_are_monitored() {
         &["--cluster", "horizontal", "-Dpegasus.clusters.num=3", MPIEXEC],
         6,
     );
+}
+
+/// The run of a cluster has an agent on each of two hosts: all of its records are those of other clusters.
+#[test]
+#[ignore = "needs Pegasus' monitoring: tests/run e2e"]
+fn clusters_over_two_nodes_are_monitored() {
+    let mut request = Request::new(Build::Agents, Format::Yaml);
+    let executor = Build::Agents.program("pegasus-mpi-cluster");
+    request.transformations = format!(
+        "- namespace: pegasus\n  name: mpiexec\n  sites: [{{name: local, type: installed, pfn: {}}}]\n  \
+         profiles:\n    pegasus: {{nodes: '2', ppn: '2', job.aggregator.arguments: --start-with 2}}\n",
+        executor.display()
+    );
+    let options = ["--cluster", "horizontal", "-Dpegasus.clusters.num=1", MPIEXEC];
+    let resources = ["-Dpegasus.memory=10"];
+    request.options = options.into_iter().chain(resources).map(str::to_owned).collect();
+    let planned = request.plan();
+    let dag = fs::read_to_string(planned.dag()).expect("a DAG");
+    assert!(
+        dag.contains("-N 2 --ranks-per-node 2 ") && dag.contains(" --agents gang "),
+        "{dag}"
+    );
+    planned
+        .executor_on("n1,n2", &["--slots", "2", "--host-cpus", "2"])
+        .run()
+        .ok();
+    planned.assert_outputs(0..20);
+    let monitored = planned.monitored();
+    monitored.replay();
+    assert_tasks_in_clusters(&monitored, 2);
+    let (tasks, jobs) = monitored.statistics();
+    assert_eq!((tasks.succeeded, tasks.failed, tasks.total), (40, 0, 40));
+    assert_eq!(jobs.failed, 0);
+    monitored.analyzer().ok();
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! launchers, what is killed, and what is left.
 
 mod cpus;
+mod inside;
 mod kills;
 mod nested;
 

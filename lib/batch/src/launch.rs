@@ -2,6 +2,9 @@
 
 pub mod srun;
 
+/// The program that runs commands on other hosts of a gang.
+pub const RSH: &str = "pmc-rsh";
+
 /// How agents are started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Launch {
@@ -12,6 +15,11 @@ pub enum Launch {
     },
     /// By ssh, one on each host.
     Ssh {
+        /// The hosts.
+        hosts: Vec<String>,
+    },
+    /// By `pmc-rsh`, one on each host of the gang in which this process runs, or on some of them.
+    Rsh {
         /// The hosts.
         hosts: Vec<String>,
     },
@@ -50,6 +58,10 @@ impl Launch {
             "ssh" => Self::Ssh {
                 hosts: hosts.to_vec(),
             },
+            RSH if hosts.is_empty() => return Err(NeedsHosts(how.to_owned())),
+            RSH => Self::Rsh {
+                hosts: hosts.to_vec(),
+            },
             srun::PROGRAM => Self::Once {
                 words: srun::words(agents, hosts),
             },
@@ -81,7 +93,7 @@ impl Launch {
     #[must_use]
     pub fn hosts(&self) -> &[String] {
         match self {
-            Self::Ssh { hosts } | Self::Each { hosts, .. } => hosts,
+            Self::Ssh { hosts } | Self::Rsh { hosts } | Self::Each { hosts, .. } => hosts,
             Self::Local { .. } | Self::Once { .. } => &[],
         }
     }
@@ -108,7 +120,8 @@ mod tests {
         assert_eq!(once("aprun -n {agents} -N 1", &[]), "aprun -n 2 -N 1");
         let each = Launch::parse("rsh {host}", 2, &hosts).unwrap();
         assert_eq!(each.hosts(), hosts);
-        for how in ["ssh", "rsh {host}"] {
+        assert_eq!(Launch::parse(RSH, 2, &hosts).unwrap().hosts(), hosts);
+        for how in ["ssh", RSH, "rsh {host}"] {
             let error = Launch::parse(how, 2, &[]).unwrap_err();
             assert_eq!(
                 error.to_string(),

@@ -76,6 +76,8 @@ pub(super) fn fill(
     if !problems.is_empty() {
         return Err(problems);
     }
+    let over_nodes = requests::cluster_nodes(job, &mut requests);
+    let over_nodes = over_nodes.map_err(|problem| vec![Diagnostic::error(problem)])?;
     let needs = Needs::of(job, cluster);
     requests.cpus = requests.cpus.max(needs.max_cpus);
     requests.gpus = requests.gpus.max(needs.max_gpus);
@@ -94,7 +96,12 @@ pub(super) fn fill(
         sequential(job, needs, &mut requests, line);
     } else {
         environment.unset = LAUNCHER_VARIABLES;
-        parallel(job, &needs, &mut requests, line);
+        if over_nodes {
+            line.option("--agents", "gang");
+        } else {
+            on_one_node(&needs, &mut requests, line);
+        }
+        parallel(job, line);
         if job.ships_files() && job.names_executor() {
             // A launcher of MPI gives it workers.
             line.clear();
@@ -165,8 +172,8 @@ fn sequential(job: PlannedJob<'_>, needs: Needs, requests: &mut Requests, line: 
     }
 }
 
-/// Sets the requests of a cluster under pegasus-mpi-cluster and adds its options.
-fn parallel(job: PlannedJob<'_>, needs: &Needs, requests: &mut Requests, line: &mut Words) {
+/// Sets the requests of a cluster under pegasus-mpi-cluster on one node, and adds options with its size.
+fn on_one_node(needs: &Needs, requests: &mut Requests, line: &mut Words) {
     let cpus = requests.cpus.unwrap_or(1);
     let slots = u64::from(cpus / needs.max_cpus.unwrap_or(1)).max(1);
     let memory = needs
@@ -181,6 +188,10 @@ fn parallel(job: PlannedJob<'_>, needs: &Needs, requests: &mut Requests, line: &
     if let Some(gpus) = requests.gpus {
         line.option("--host-gpus", &gpus.to_string());
     }
+}
+
+/// Adds the other options of pegasus-mpi-cluster.
+fn parallel(job: PlannedJob<'_>, line: &mut Words) {
     line.word("--no-resource-log").blanks(" ");
     if job.is_lite() {
         // What an earlier attempt has made is gone with its directory.

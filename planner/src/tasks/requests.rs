@@ -9,7 +9,7 @@ use pmc_expressions::Amount;
 use crate::diagnostic::Diagnostic;
 use crate::exec::Task;
 use crate::profiles::{Namespace, Profiles};
-use crate::task_request::{self, CPUS, GPUS, MEMORY, PRIORITY, ProfileKey};
+use crate::task_request::{self, CPUS, GPUS, JobNodes, MEMORY, PRIORITY, ProfileKey};
 
 use super::plan::PlannedJob;
 
@@ -335,12 +335,27 @@ pub(super) fn nodes(job: PlannedJob<'_>, requests: &mut Requests) -> Result<(), 
         return if nodes.nodes > 1 { Err(refused) } else { Ok(()) };
     }
     if job.is_lite() {
-        return Err(format!(
-            "the job {} needs {} nodes, and its directory would be on one of them only: let it share the work directory \
-             (pegasus.data.configuration = sharedfs), or request one node",
-            job.name, nodes.nodes
-        ));
+        return Err(on_one_only(job, nodes));
     }
+    set_gang(job, nodes, requests)
+}
+
+/// Sets the hosts of a cluster whose run has an agent on each of several.
+///
+/// # Errors
+/// Why it cannot have them.
+pub(super) fn cluster_nodes(job: PlannedJob<'_>, requests: &mut Requests) -> Result<bool, String> {
+    let Some(nodes) = job.setup.nodes else {
+        return Ok(false);
+    };
+    if job.is_lite() {
+        return Err(on_one_only(job, nodes));
+    }
+    set_gang(job, nodes, requests)?;
+    Ok(true)
+}
+
+fn set_gang(job: PlannedJob<'_>, nodes: JobNodes, requests: &mut Requests) -> Result<(), String> {
     requests.gang = nodes
         .options()
         .map_err(|why| format!("the job {}: {why}", job.name))?;
@@ -348,6 +363,14 @@ pub(super) fn nodes(job: PlannedJob<'_>, requests: &mut Requests) -> Result<(), 
     let each = job.pegasus("pmc_request_cpus").and_then(|text| text.parse().ok());
     requests.cpus = each.filter(|&cpus| cpus > 0);
     Ok(())
+}
+
+fn on_one_only(job: PlannedJob<'_>, nodes: JobNodes) -> String {
+    format!(
+        "the job {} needs {} nodes, and its directory would be on one of them only: let it share the work directory \
+         (pegasus.data.configuration = sharedfs), or request one node",
+        job.name, nodes.nodes
+    )
 }
 
 /// Sets how long a compute job is expected to run. Of a cluster, nobody knows how many of its jobs run at a

@@ -375,6 +375,69 @@ fn the_aggregator_mpiexec_runs_a_dag() -> Result {
 }
 
 #[test]
+fn a_run_in_a_cluster_has_the_nodes_that_the_aggregator_asks_for() -> Result {
+    let jobs = [
+        job("A", "setup", &["raw"], "label: x, memory: '400', cores: '1'"),
+        job("B", "sim", &["outA"], "label: x, memory: '900', cores: '2'"),
+    ];
+    let case = case(&jobs);
+    let line = format!("{LINE} --cluster label -Dpegasus.clusterer.job.aggregator=MPIExec");
+    let catalog = fs::read_to_string(case.path().join("transformations.yml"))?;
+    let entry = |profiles: &str| {
+        let entry = "- namespace: pegasus\n  name: mpiexec\n  \
+                     sites: [{name: local, type: installed, pfn: /sw/pmc}]\n  profiles:\n";
+        case.put(
+            "transformations.yml",
+            &format!("{catalog}{entry}    {profiles}\n"),
+        );
+    };
+    for (profiles, options) in [
+        ("pegasus: {nodes: '3', ppn: '4'}", "-N 3 --ranks-per-node 4"),
+        ("pegasus: {nodes: '3', cores: '12'}", "-N 3 --ranks 12"),
+        (
+            "globus: {jobtype: mpi, hostcount: '3', xcount: '4'}",
+            "-N 3 --ranks-per-node 4",
+        ),
+    ] {
+        entry(profiles);
+        let plan = case.plan(&line)?;
+        let text = plan.file("many-0.dag");
+        assert!(text.contains(options), "{text}");
+        let id = plan.dag.find(b"merge_x").ok_or("no cluster")?;
+        let layout = plan.dag.gang(id).ok_or("one node")?.layout;
+        assert_eq!((layout.nodes(), layout.ranks_of(0)), (Some(3), Some(4)));
+        // Each rank has room for the largest job.
+        assert_eq!((plan.dag.task(id).memory_mb, plan.dag.task(id).cpus), (900, 2));
+        let command = plan.command("merge_x").join(" ");
+        assert!(
+            command.contains("/sw/pmc --agents gang --no-resource-log "),
+            "{command}"
+        );
+        assert!(plan.planned.needs_nodes, "agents run it");
+    }
+    // What is not over several nodes stays as it is.
+    entry("pegasus: {nodes: '1', cores: '4'}");
+    let command = case.plan(&line)?.command("merge_x").join(" ");
+    assert!(
+        command.contains("/sw/pmc --workers 4 --host-cpus 4 "),
+        "{command}"
+    );
+    entry("pegasus: {nodes: '3', ppn: '4', cores: '7'}");
+    let wrong = case.fail(&line);
+    assert!(
+        wrong.contains("the job merge_x: 3 nodes with 4 processes each"),
+        "{wrong}"
+    );
+    entry("pegasus: {nodes: '3', ppn: '4'}");
+    let lite = case.fail(&format!("{line} -Dpegasus.data.configuration=nonsharedfs"));
+    assert!(
+        lite.contains("the job merge_x needs 3 nodes, and its directory"),
+        "{lite}"
+    );
+    Ok(())
+}
+
+#[test]
 fn a_job_profile_may_choose_the_aggregator() -> Result {
     let case = fan(2, |_| "clusters.num: 1, job.aggregator: mpiexec".into());
     let plan = case.plan(&format!("{LINE} --cluster horizontal"))?;

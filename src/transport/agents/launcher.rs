@@ -159,7 +159,7 @@ impl Launcher {
         };
         let agents = match launch {
             Launch::Local { agents } => *agents,
-            Launch::Ssh { hosts } | Launch::Each { hosts, .. } => {
+            Launch::Ssh { hosts } | Launch::Rsh { hosts } | Launch::Each { hosts, .. } => {
                 u32::try_from(hosts.len()).unwrap_or(u32::MAX)
             }
             Launch::Once { .. } => 1,
@@ -241,8 +241,13 @@ impl Launcher {
             Launch::Ssh { .. } => {
                 let mut words = ssh_words(host);
                 let mut command = Command::new(words.remove(0));
-                command.args(words).arg(remote(&agent, number)?);
+                command.args(words).arg(remote(&agent, number, "")?);
                 // The key of the run must not be on a command line, which others see.
+                self.feed(number, command, quiet)
+            }
+            Launch::Rsh { .. } => {
+                let mut command = Command::new(host::rsh_program());
+                command.arg(host).arg(remote(&agent, number, PART)?);
                 self.feed(number, command, quiet)
             }
             Launch::Each { words, .. } => {
@@ -421,10 +426,14 @@ fn custom(words: &[String], agent: &[&OsStr], endpoint: &Endpoint) -> Command {
     command
 }
 
-/// Returns a line for the shell of another host. The shell reads the endpoint from its standard input.
-fn remote(agent: &[&OsStr], number: u32) -> Result<String, LaunchError> {
+/// What the shell of another host of a gang sets for an agent: it has the CPUs and the memory of its part.
+const PART: &str = " PMC_HOST_CPUS=\"${PMC_CPUS:-0}\" PMC_HOST_MEMORY=\"${PMC_MEMORY:-0}\"";
+
+/// Returns a line for the shell of another host. The shell reads the endpoint from its standard input, and
+/// sets more variables.
+fn remote(agent: &[&OsStr], number: u32, variables: &str) -> Result<String, LaunchError> {
     let mut line = format!("read -r {ENDPOINT_VARIABLE}; export {ENDPOINT_VARIABLE}; ");
-    line += &format!("exec env {NUMBER_VARIABLE}={number}");
+    line += &format!("exec env {NUMBER_VARIABLE}={number}{variables}");
     for word in agent {
         let text = word.to_str();
         let text = text.ok_or_else(|| LaunchError::Path(word.to_string_lossy().into_owned()))?;

@@ -176,7 +176,7 @@ impl AgentOptions {
             // Nothing starts them, or they print where this process does.
             None | Some(Launch::Local { .. }) => Vec::new(),
             Some(Launch::Once { .. }) => vec![(None, last_words(None))],
-            Some(Launch::Ssh { hosts } | Launch::Each { hosts, .. }) => {
+            Some(Launch::Ssh { hosts } | Launch::Rsh { hosts } | Launch::Each { hosts, .. }) => {
                 let missing = hosts.iter().enumerate();
                 let missing = missing
                     .filter(|(number, _)| !table.has_number(*number) && !running.reported.contains(number));

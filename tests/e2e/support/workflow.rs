@@ -33,6 +33,8 @@ pub struct Request {
     pub broken: Vec<u32>,
     /// The cleanup strategy.
     pub cleanup: &'static str,
+    /// Further entries of the transformation catalog.
+    pub transformations: String,
     /// Further arguments of the planner.
     pub options: Vec<String>,
 }
@@ -46,6 +48,7 @@ impl Request {
             chains: 20,
             broken: Vec::new(),
             cleanup: "leaf",
+            transformations: String::new(),
             options: Vec::new(),
         }
     }
@@ -75,6 +78,9 @@ impl Request {
             generate = generate.args(["--break", &chain.to_string()]);
         }
         generate.run().ok();
+        let catalog = input.join("transformations.yml");
+        let text = fs::read_to_string(&catalog).expect("a transformation catalog");
+        fs::write(&catalog, text + &self.transformations).expect("a transformation catalog");
         Program::new(self.build.program("pmc-plan"))
             .in_directory(&top)
             .arg("--conf")
@@ -139,6 +145,16 @@ impl Planned {
     pub fn executor(&self, workers: u32) -> Program {
         self.build
             .executor_with(workers)
+            .args(["--monitord-hack", "--per-task-stdio"])
+            .arg(self.dag().file_name().expect("a file name"))
+            .in_directory(&self.submit)
+    }
+
+    /// Returns the executor with an agent on each of these hosts, which are all this machine.
+    pub fn executor_on(&self, hosts: &str, options: &[&str]) -> Program {
+        Program::new(self.build.program("pegasus-mpi-cluster"))
+            .args(["--agents", hosts, "--launch", "env PMC_HOST_NAME={host}"])
+            .args(options)
             .args(["--monitord-hack", "--per-task-stdio"])
             .arg(self.dag().file_name().expect("a file name"))
             .in_directory(&self.submit)

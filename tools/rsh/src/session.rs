@@ -1,7 +1,7 @@
 //! Carries the streams of a command on another host.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, BufReader, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -45,16 +45,39 @@ impl Speaker {
     }
 }
 
-/// A thread that writes a stream.
-struct Writer {
-    data: Sender<Vec<u8>>,
-    thread: JoinHandle<()>,
+/// Writes a stream, in a thread that starts with the first bytes: many commands print nothing.
+struct Writer<'a> {
+    stream: Stream,
+    into: BorrowedFd<'a>,
+    say: Speaker,
+    thread: Option<(Sender<Vec<u8>>, JoinHandle<()>)>,
 }
 
-impl Writer {
-    fn start(stream: Stream, into: BorrowedFd<'_>, say: &Speaker) -> io::Result<Self> {
+impl<'a> Writer<'a> {
+    fn new(stream: Stream, into: BorrowedFd<'a>, say: &Speaker) -> Self {
+        Self {
+            stream,
+            into,
+            say: say.clone(),
+            thread: None,
+        }
+    }
+
+    fn write(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        if self.thread.is_none() {
+            self.thread = Some(self.start()?);
+        }
+        if let Some((data, _)) = &self.thread {
+            // A thread that has ended needs nothing.
+            let _ = data.send(bytes);
+        }
+        Ok(())
+    }
+
+    fn start(&self) -> io::Result<(Sender<Vec<u8>>, JoinHandle<()>)> {
         let (data, taken) = channel::<Vec<u8>>();
-        let (mut into, say) = (File::from(into.try_clone_to_owned()?), say.clone());
+        let into = self.into.try_clone_to_owned()?;
+        let (mut into, say, stream) = (File::from(into), self.say.clone(), self.stream);
         let write = move || {
             for bytes in taken {
                 // If nobody reads it, the command goes on nevertheless.
@@ -64,13 +87,14 @@ impl Writer {
             }
         };
         let thread = std::thread::Builder::new().spawn(write)?;
-        Ok(Self { data, thread })
+        Ok((data, thread))
     }
 
     fn finish(self) {
-        drop(self.data);
+        let Some((data, thread)) = self.thread else { return };
+        drop(data);
         // Its panic was printed.
-        let _ = self.thread.join();
+        let _ = thread.join();
     }
 }
 
@@ -89,22 +113,22 @@ impl Session {
     pub(crate) fn run(self) -> io::Result<Ended> {
         self.pass_signals()?;
         let (out, err) = (io::stdout(), io::stderr());
-        let out = Writer::start(Stream::Out, out.as_fd(), &self.say)?;
-        let err = Writer::start(Stream::Err, err.as_fd(), &self.say)?;
+        let mut out = Writer::new(Stream::Out, out.as_fd(), &self.say);
+        let mut err = Writer::new(Stream::Err, err.as_fd(), &self.say);
         let (credit, credits) = channel();
         if !self.no_input {
             self.read_input(credits)?;
         }
-        let mut agent = &self.agent;
+        let mut agent = BufReader::new(&self.agent);
         let ended = loop {
             // Without a last word of the command, the connection was cut.
             let Ok(Some(message)) = command::receive::<ToCaller>(&mut agent) else {
                 break Ended::Cut;
             };
-            // A thread that has ended needs nothing.
             match message {
-                ToCaller::Output(Stream::Out, bytes) => drop(out.data.send(bytes)),
-                ToCaller::Output(Stream::Err, bytes) => drop(err.data.send(bytes)),
+                ToCaller::Output(Stream::Out, bytes) => out.write(bytes)?,
+                ToCaller::Output(Stream::Err, bytes) => err.write(bytes)?,
+                // A thread that has ended needs nothing.
                 ToCaller::Taken => drop(credit.send(())),
                 ToCaller::Ended(status) => break Ended::Status(status),
                 ToCaller::Refused(why) => break Ended::Refused(why),

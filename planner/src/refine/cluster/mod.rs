@@ -19,7 +19,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::diagnostic::Diagnostic;
 use crate::error::PlanError;
 use crate::model::{JobIndex, JobKind, TransformationName, Workflow};
-use crate::profiles::Namespace;
+use crate::profiles::{Namespace, Profiles};
+use crate::task_request::{Amounts, JobNodes};
 
 use super::Refinement;
 use super::mapping::Mapper;
@@ -551,6 +552,20 @@ fn cluster_job(
         profiles.set(Namespace::Env, key, value);
     }
     let executable = Arc::clone(&own.executable);
+    let nodes = match aggregator {
+        Aggregator::MpiExec if mapper.settings.generator.abilities().is_pmc => mapper
+            .auxiliary_entry(task, site)
+            .and_then(|entry| JobNodes::of([Some(&entry.profiles), None])),
+        _ => None,
+    };
+    if nodes.is_some() {
+        each_rank(
+            &mut profiles,
+            exec.members[members.clone()]
+                .iter()
+                .map(|job| &exec.setups[job.setup]),
+        );
+    }
     exec.setups.push(Setup {
         executable,
         profiles,
@@ -560,7 +575,7 @@ fn cluster_job(
         container: None,
         in_cluster: false,
         fetches_for_planner: false,
-        nodes: None,
+        nodes,
         entry: None,
     });
     Ok(ExecJob {
@@ -570,6 +585,33 @@ fn cluster_job(
         staging,
         setup: SetupId::new(exec.setups.len() - 1),
     })
+}
+
+/// Sets what each rank of a cluster over several nodes requests: room for any of its jobs.
+fn each_rank<'s>(profiles: &mut Profiles, jobs: impl Iterator<Item = &'s Setup>) {
+    let own = Amounts {
+        cpus: profiles
+            .pegasus("pmc_request_cpus")
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(1),
+        ..Amounts::of(profiles)
+    };
+    let most = jobs
+        .map(|job| Amounts::of(&job.profiles))
+        .fold(own, |most, job| Amounts {
+            memory_mb: most.memory_mb.max(job.memory_mb),
+            cpus: most.cpus.max(job.cpus),
+            gpus: most.gpus.max(job.gpus),
+        });
+    for (key, value) in [
+        ("pmc_request_memory", most.memory_mb),
+        ("pmc_request_cpus", most.cpus.into()),
+        ("pmc_request_gpus", most.gpus.into()),
+    ] {
+        if value > 0 {
+            profiles.set(Namespace::Pegasus, key, &value.to_string());
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::*;
 #[test]
 fn words_survive_two_shells() {
     let echo = ["printf", "%s|", "it's", "a b", "$HOME"].map(OsStr::new);
-    let line = remote(&echo, 7).unwrap();
+    let line = remote(&echo, 7, "").unwrap();
     let mut child = Command::new("/bin/sh")
         .args(["-c", &line])
         .stdin(Stdio::piped())
@@ -14,6 +14,23 @@ fn words_survive_two_shells() {
     child.stdin.take().unwrap().write_all(b"secret\n").unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "it's|a b|$HOME|");
+}
+
+#[test]
+fn an_agent_of_a_gang_has_what_its_part_has() {
+    let print = ["printenv", "PMC_HOST_CPUS", "PMC_HOST_MEMORY"].map(OsStr::new);
+    let line = remote(&print, 7, PART).unwrap();
+    for (cpus, expected) in [(Some("4"), "4\n0\n"), (None, "0\n0\n")] {
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", &line])
+            .stdin(Stdio::null())
+            .env_remove("PMC_CPUS");
+        command.env_remove("PMC_MEMORY");
+        command.envs(cpus.map(|cpus| ("PMC_CPUS", cpus)));
+        let output = command.output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    }
 }
 
 #[test]

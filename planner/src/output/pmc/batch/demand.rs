@@ -35,9 +35,11 @@ impl Demand {
             let setup = &exec.setups[job.setup];
             let profiles = &setup.profiles;
             let mut amounts = Amounts::of(profiles);
-            if let Some(nodes) = setup.nodes.filter(|_| matches!(job.task, Task::Compute(_))) {
+            if let Some(nodes) = setup.nodes {
                 let on_a_node = nodes.most_on_a_node();
-                amounts.cpus = on_a_node;
+                let each = profiles.pegasus("pmc_request_cpus");
+                let each: Option<u32> = each.and_then(|text| text.trim().parse().ok());
+                amounts.cpus = on_a_node.saturating_mul(each.unwrap_or(1).max(1));
                 amounts.gpus = amounts.gpus.saturating_mul(on_a_node);
                 amounts.memory_mb = amounts.memory_mb.saturating_mul(on_a_node.into());
                 let size = |nodes: JobNodes| (nodes.nodes, nodes.ranks());
