@@ -389,7 +389,11 @@ impl World {
             // An agent may run what no master knows.
             return None;
         }
-        let mut running = self.tasks.values().filter(|task| task.ended.is_none());
+        // What is on a host that stands still ends before it goes on, and its number may be given anew.
+        let is_running = |task: &&TaskProcess| {
+            task.ended.is_none() && !task.is_doomed && !self.nodes[task.host].is_suspended
+        };
+        let mut running = self.tasks.values().filter(is_running);
         let other = running.find(|task| task.submit == assignment.submit && task.name != assignment.name)?;
         let [one, two] = [&assignment.name, &other.name].map(|name| String::from_utf8_lossy(name));
         Some(format!("{one} and {two} have the number {}", assignment.submit.0))
