@@ -34,29 +34,41 @@ const NO_TRANSFORMATION: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sample {
     count: u32,
-    /// In seconds.
-    mean: f64,
-    /// Sum of the squares of their distances from the mean.
+    /// Number of successes after which it is looked at again how long the next task may run.
+    look_at: u32,
+    /// Sum of the run times, in seconds.
+    sum: f64,
+    /// Sum of their squares.
     squares: f64,
+    /// How long the next task may run, as was known when it was last looked at.
+    known: Option<Duration>,
 }
 
 impl Sample {
-    fn note(&mut self, time: Duration) {
+    /// Notes a run time. Returns how long the next task may run, if that is looked at again: when there are a
+    /// quarter more run times than at the last time, or when one was longer than expected.
+    fn note(&mut self, time: Duration) -> Option<Duration> {
         let seconds = time.as_secs_f64();
         self.count = self.count.saturating_add(1);
-        let distance = seconds - self.mean;
-        self.mean += distance / f64::from(self.count);
-        self.squares += distance * (seconds - self.mean);
+        self.sum += seconds;
+        self.squares += seconds * seconds;
+        if self.count < self.look_at && self.known.is_none_or(|known| time <= known) {
+            return None;
+        }
+        self.known = self.expected(MIN_SUCCESSES);
+        self.look_at = (self.count + self.count / 4).max(MIN_SUCCESSES);
+        self.known
     }
 
-    /// The mean and two standard deviations in seconds, if there are that many.
-    fn expected(&self, successes: u32) -> Option<f64> {
+    /// The mean and two standard deviations, if there are that many.
+    fn expected(&self, successes: u32) -> Option<Duration> {
         if self.count < successes.max(1) {
             return None;
         }
-        let degrees = f64::from(self.count.saturating_sub(1).max(1));
-        let deviation = (self.squares / degrees).max(0.0).sqrt();
-        Some(self.mean + 2.0 * deviation)
+        let count = f64::from(self.count);
+        let mean = self.sum / count;
+        let variance = (self.squares - self.sum * mean) / (count - 1.0).max(1.0);
+        Duration::try_from_secs_f64(mean + 2.0 * variance.max(0.0).sqrt()).ok()
     }
 }
 
@@ -72,8 +84,6 @@ pub(super) struct RunTimes {
     transformations: Vec<u32>,
     /// By number of a transformation.
     samples: Vec<Sample>,
-    /// What the slowest known transformation is expected to need, in seconds.
-    slowest: f64,
     /// No task needs longer, as far as is known.
     longest: Duration,
     /// When tasks that still run are stopped.
@@ -178,8 +188,7 @@ impl Master {
         if let Some(said) = dag.expected_time(local) {
             return Some(said);
         }
-        let sample = self.run_times.samples[self.run_times.transformation(task)?];
-        Duration::try_from_secs_f64(sample.expected(successes)?).ok()
+        self.run_times.samples[self.run_times.transformation(task)?].expected(successes)
     }
 
     /// Notes the run time of a task that has succeeded.
@@ -188,15 +197,8 @@ impl Master {
         let Some(transformation) = run_times.transformation(task) else {
             return;
         };
-        let sample = &mut run_times.samples[transformation];
-        sample.note(time);
-        let Some(expected) = sample.expected(MIN_SUCCESSES) else {
-            return;
-        };
-        if expected > run_times.slowest {
-            run_times.slowest = expected;
-            let time = Duration::try_from_secs_f64(expected).unwrap_or_default();
-            run_times.longest = run_times.longest.max(time);
+        if let Some(known) = run_times.samples[transformation].note(time) {
+            run_times.longest = run_times.longest.max(known);
         }
     }
 
@@ -255,7 +257,10 @@ impl Master {
     /// Returns what a task needs, if that is known.
     fn need(&self, task: TaskId) -> Option<Need> {
         let (dag, local) = self.locate(task);
-        let whole = self.expected_time(task, MIN_SUCCESSES);
+        let whole = dag.expected_time(local).or_else(|| {
+            let transformation = self.run_times.transformation(task)?;
+            self.run_times.samples[transformation].known
+        });
         let whole = whole.map(|time| Need { time, saves: false });
         let Some(checkpoint) = dag.checkpoint(local) else {
             return whole;
@@ -276,19 +281,35 @@ mod tests {
         let mut times = Sample::default();
         assert_eq!(times.expected(0), None);
         for seconds in [58, 60, 62, 60] {
-            times.note(Duration::from_secs(seconds));
+            assert_eq!(times.note(Duration::from_secs(seconds)), None);
         }
         assert_eq!(times.expected(5), None);
-        times.note(Duration::from_secs(60));
         // The deviation is the square root of 8 / 4.
-        let expected = times.expected(5).unwrap();
+        let expected = times.note(Duration::from_secs(60)).unwrap().as_secs_f64();
         assert!(
-            (expected - (60.0 + 2.0 * 2_f64.sqrt())).abs() < 1e-9,
+            (expected - (60.0 + 2.0 * 2_f64.sqrt())).abs() < 1e-6,
             "{expected}"
         );
         let mut one = Sample::default();
         one.note(Duration::from_secs(7));
-        assert_eq!(one.expected(1), Some(7.0));
+        assert_eq!(one.expected(1), Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn what_is_known_follows_the_run_times() {
+        let mut times = Sample::default();
+        let note = |times: &mut Sample, seconds| times.note(Duration::from_secs(seconds));
+        for _ in 0..5 {
+            note(&mut times, 10);
+        }
+        assert_eq!(times.known, Some(Duration::from_secs(10)));
+        // A longer one is seen at once, as many shorter ones are.
+        assert!(note(&mut times, 20) > Some(Duration::from_secs(15)));
+        let looks = (0..1000).filter(|_| note(&mut times, 10).is_some()).count();
+        assert!(
+            looks < 30 && times.known < Some(Duration::from_secs(11)),
+            "{looks}"
+        );
     }
 
     #[test]
