@@ -272,7 +272,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "agents",
         "N|HOSTS|gang",
         agents::set_agents,
-        "Run tasks in this number of agents, or in one on each of these hosts: n[1-4,7],x; gang: of the task",
+        "Run tasks in this number of agents, or one on each host of n[1-4,7],x or of the gang",
     )
     .additional(),
     value(

@@ -21,7 +21,7 @@ complete -c pegasus-mpi-cluster -l forward-limit -d 'Fail tasks that forward mor
 complete -c pegasus-mpi-cluster -l max-jobs -d 'Run at most N tasks of a category at a time; may be repeated' -r
 complete -c pegasus-mpi-cluster -l max-plans -d 'Plan at most N sub-workflows at a time [default: 4]' -r
 complete -c pegasus-mpi-cluster -l sync-interval -d 'Sync rescue file and forwarded data to disk this often; 0: never [default: 1000]' -r
-complete -c pegasus-mpi-cluster -l agents -d 'Run tasks in this number of agents, or in one on each of these hosts: n[1-4,7],x; gang: of the task' -r
+complete -c pegasus-mpi-cluster -l agents -d 'Run tasks in this number of agents, or one on each host of n[1-4,7],x or of the gang' -r
 complete -c pegasus-mpi-cluster -l launch -d 'Start the agents: local, ssh, srun, pbsdsh, mpiexec, flux, blaunch, pmc-rsh or a command' -r
 complete -c pegasus-mpi-cluster -l slots -d 'Tasks of an agent at a time' -r
 complete -c pegasus-mpi-cluster -l agent-timeout -d 'An agent that is silent for this time is lost [default: 30]' -r
