@@ -15,7 +15,7 @@ mod entries;
 use testutils::fuzz::{self, Length};
 
 /// Changed inputs for an entry of cost 1.
-const INPUTS: u64 = 20_000;
+const INPUTS: u64 = 5_000;
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap())

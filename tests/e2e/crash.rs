@@ -1,6 +1,6 @@
 //! Rounds of the crash harness (`cargo xtask crash`): programs are killed, the disk gets full, directories
-//! disappear. `PMC_CRASH_ROUNDS` sets the number of rounds (default 60, as many of them as start within two
-//! minutes), `PMC_CRASH_SEED` the first seed.
+//! disappear. `PMC_CRASH_ROUNDS` sets the number of rounds (default 60, as many of them as start within a
+//! minute), `PMC_CRASH_SEED` the first seed.
 
 use testutils::crash::{self, Settings};
 

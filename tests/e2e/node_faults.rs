@@ -1,6 +1,6 @@
 //! Rounds of the harness for lost nodes (`cargo xtask node-faults`): nodes are switched off, cut off,
 //! stopped and killed, and so is the master. `PMC_NODE_ROUNDS` sets the number of rounds (default 60, as
-//! many of them as start within two minutes), `PMC_NODE_SEED` the first seed, `PMC_MASTER_KILLS` how often
+//! many of them as start within a minute), `PMC_NODE_SEED` the first seed, `PMC_MASTER_KILLS` how often
 //! the master is killed in a run (default 20).
 
 use testutils::node_faults::{self, Settings};

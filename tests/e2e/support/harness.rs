@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// For this long, a harness starts rounds if nobody says how many there are.
-const DEFAULT_LIMIT: Duration = Duration::from_secs(120);
+const DEFAULT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The number in a variable of the environment.
 pub fn setting(name: &str, default: u64) -> u64 {
