@@ -279,7 +279,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "launch",
         "HOW",
         agents::set_launch,
-        "Start the agents: local, ssh, srun, pbsdsh, mpiexec, flux, blaunch, pmc-rsh or a command",
+        "Start agents: local, ssh, srun, pbsdsh, mpiexec, flux, blaunch, pmc-rsh or a command",
     )
     .additional(),
     value("slots", "N", agents::set_slots, "Tasks of an agent at a time").additional(),

@@ -1,7 +1,7 @@
 //! Runs are killed with SIGKILL at random times and restarted until they are complete. No completed task is
 //! lost, and forwarded data reaches its files exactly once.
 //!
-//! `PMC_KILL_RUNS` sets the number of runs (default 40), `PMC_KILL_SEED` the first seed (default 1). The
+//! `PMC_KILL_RUNS` sets the number of runs (default 24), `PMC_KILL_SEED` the first seed (default 1). The
 //! message of a failure names its seed: `PMC_KILL_RUNS=1 PMC_KILL_SEED=<seed>` repeats the tasks and the
 //! times of kills.
 
@@ -360,14 +360,14 @@ fn for_each_seed(runs: u64, mut test: impl FnMut(u64)) {
 #[test]
 #[ignore = "takes time: tests/run e2e"]
 fn killed_run_loses_and_repeats_nothing() {
-    let runs = setting("PMC_KILL_RUNS", 40);
+    let runs = setting("PMC_KILL_RUNS", 24);
     kill_runs(Build::Local, runs);
 }
 
 #[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
 fn killed_run_under_open_mpi_loses_and_repeats_nothing() {
-    let runs = setting("PMC_KILL_RUNS", 40).div_ceil(2);
+    let runs = setting("PMC_KILL_RUNS", 24).div_ceil(3);
     kill_runs(Build::OpenMpi, runs);
 }
 
@@ -417,7 +417,7 @@ fn sigterm_to_all_ranks_at_once_drains_the_run() {
 #[test]
 #[ignore = "needs Pegasus' monitoring: tests/run e2e"]
 fn monitord_accepts_the_logs_of_killed_runs() {
-    let runs = setting("PMC_KILL_RUNS", 40).div_ceil(20);
+    let runs = setting("PMC_KILL_RUNS", 24).div_ceil(12);
     for_each_seed(runs, |seed| {
         let mut random = Random(seed);
         let planned = Request::new(Build::Local, Format::Yaml).plan();

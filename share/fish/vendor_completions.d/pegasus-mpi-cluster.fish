@@ -22,7 +22,7 @@ complete -c pegasus-mpi-cluster -l max-jobs -d 'Run at most N tasks of a categor
 complete -c pegasus-mpi-cluster -l max-plans -d 'Plan at most N sub-workflows at a time [default: 4]' -r
 complete -c pegasus-mpi-cluster -l sync-interval -d 'Sync rescue file and forwarded data to disk this often; 0: never [default: 1000]' -r
 complete -c pegasus-mpi-cluster -l agents -d 'Run tasks in this number of agents, or one on each host of n[1-4,7],x or of the gang' -r
-complete -c pegasus-mpi-cluster -l launch -d 'Start the agents: local, ssh, srun, pbsdsh, mpiexec, flux, blaunch, pmc-rsh or a command' -r
+complete -c pegasus-mpi-cluster -l launch -d 'Start agents: local, ssh, srun, pbsdsh, mpiexec, flux, blaunch, pmc-rsh or a command' -r
 complete -c pegasus-mpi-cluster -l slots -d 'Tasks of an agent at a time' -r
 complete -c pegasus-mpi-cluster -l agent-timeout -d 'An agent that is silent for this time is lost [default: 30]' -r
 complete -c pegasus-mpi-cluster -l listen -d 'Where the master of agents listens [default: all addresses]' -r
