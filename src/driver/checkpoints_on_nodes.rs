@@ -57,14 +57,7 @@ impl<T: MasterTransport> Run<'_, T> {
         let mut orders = Vec::new();
         let node = from.0;
         if !std::mem::replace(&mut self.checkpoints.on_nodes.are_used, true) {
-            let on_nodes = &mut self.checkpoints.on_nodes;
-            match Settings::find(|name| std::env::var(name).ok()) {
-                Ok(settings) => on_nodes.book.set_central(settings.central),
-                Err(error) => tracing::error!("Copies of checkpoints go to any node: {error}"),
-            }
-            let agents = on_nodes.agents.values();
-            let orders = agents.map(|rank| (rank.0, MasterSays::Begin)).collect();
-            self.send_orders(orders);
+            self.begin_use_of_nodes();
         }
         if let NodeSays::Has(file) = &said {
             if self.is_done(file) {
@@ -135,6 +128,18 @@ impl<T: MasterTransport> Run<'_, T> {
                 }
             }
         }
+        self.send_orders(orders);
+    }
+
+    /// Tells all nodes that files are kept on them: a task has saved its state.
+    fn begin_use_of_nodes(&mut self) {
+        let on_nodes = &mut self.checkpoints.on_nodes;
+        match Settings::find(|name| std::env::var(name).ok()) {
+            Ok(settings) => on_nodes.book.set_central(settings.central),
+            Err(error) => tracing::error!("Copies of checkpoints go to any node: {error}"),
+        }
+        let agents = on_nodes.agents.values();
+        let orders = agents.map(|rank| (rank.0, MasterSays::Begin)).collect();
         self.send_orders(orders);
     }
 
