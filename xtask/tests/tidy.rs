@@ -21,14 +21,16 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
         .sort_by_file_name()
         .into_iter()
         .filter_entry(|entry| entry.file_name() != "target" && entry.file_name() != ".git")
-        .filter_map(|entry| match entry {
-            Ok(entry) => Some(entry.into_path()),
-            // What a build beside the tests has taken away again.
-            Err(error) if error.io_error().is_some_and(|error| error.kind() == ErrorKind::NotFound) => None,
-            Err(error) => panic!("the repository cannot be read: {error}"),
-        })
+        // What a build beside the tests takes away is not there any more.
+        .filter(|entry| !entry.as_ref().is_err_and(is_gone))
+        .map(|entry| entry.expect("the repository can be read").into_path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
         .collect()
+}
+
+fn is_gone(error: &walkdir::Error) -> bool {
+    let error = error.io_error();
+    error.is_some_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 #[test]
