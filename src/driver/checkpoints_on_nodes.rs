@@ -131,7 +131,7 @@ impl<T: MasterTransport> Run<'_, T> {
         self.send_orders(orders);
     }
 
-    /// Tells all nodes that files are kept on them: a task has saved its state.
+    /// Tells all nodes to begin to keep files: the first task has saved its state.
     fn begin_use_of_nodes(&mut self) {
         let on_nodes = &mut self.checkpoints.on_nodes;
         match Settings::find(|name| std::env::var(name).ok()) {
