@@ -287,7 +287,7 @@ mod tests {
         // The deviation is the square root of 8 / 4.
         let expected = times.note(Duration::from_secs(60)).unwrap().as_secs_f64();
         assert!(
-            (expected - (60.0 + 2.0 * 2_f64.sqrt())).abs() < 1e-6,
+            (expected - (60.0 + 2.0 * 2_f64.sqrt())).abs() < 1e-9,
             "{expected}"
         );
         let mut one = Sample::default();
