@@ -26,6 +26,20 @@ pub(crate) fn successes(bytes: &[u8]) -> Vec<Vec<u8>> {
     words.filter(is_success).map(|words| words[1].to_vec()).collect()
 }
 
+/// Returns whether a log in a folder names the submission of an attempt, or the preparation of a sub-workflow.
+/// `None` if there is no log.
+pub(crate) fn is_submitted(folder: &Path, task: &[u8], submit: u64) -> Option<bool> {
+    let log = std::fs::read(folder.join("jobstate.log")).ok()?;
+    let number = submit.to_string();
+    let mut lines = log.split(|byte| *byte == b'\n');
+    Some(lines.any(|line| {
+        let mut words = line.split(|byte| *byte == b' ').skip(1);
+        words.next() == Some(task)
+            && matches!(words.next(), Some(b"SUBMIT" | b"PRE_SCRIPT_STARTED"))
+            && words.last() == Some(number.as_bytes())
+    }))
+}
+
 /// Returns whether the last line of the log in a folder ends a run.
 pub(crate) fn has_ended(folder: &Path) -> bool {
     let log = std::fs::read(folder.join("jobstate.log")).unwrap_or_default();

@@ -292,6 +292,7 @@ impl World {
         let part = (assignment.cpus, assignment.memory_mb);
         wrong.extend(self.oversubscribed(host, part, &task));
         wrong.extend(self.starts_early(&task));
+        wrong.extend(self.starts_unsaid(&task, assignment));
         let key = (self.report.masters, assignment.submit, assignment.name.clone());
         // What the master before has asked of an agent that it could not reach may begin late.
         if !self.started.insert(key) && !self.allowed.leaves_agents {
@@ -381,6 +382,18 @@ impl World {
             let (name, before) = (task.name(), before.name());
             format!("{name} starts before the rescue file names {before}")
         })
+    }
+
+    /// Says whether an attempt starts that no log names. Then its files would get another number than readers
+    /// of the log expect, if the master is killed.
+    fn starts_unsaid(&self, task: &Task, assignment: &Assignment) -> Option<String> {
+        if self.allowed.power_loss || self.allowed.disk_errors {
+            return None;
+        }
+        let folder = Plan::folder(&self.folder, self.plan.home(task));
+        let submit = assignment.submit.0;
+        let is_said = checks::is_submitted(&folder, &assignment.name, submit)?;
+        (!is_said).then(|| format!("{} ({submit}) starts before a log names it", task.name()))
     }
 
     /// Says whether an attempt of another task runs that has the number of this one.

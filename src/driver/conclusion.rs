@@ -36,6 +36,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             }
             Some(Aborted::Signal(_)) => (ToWorker::Abort, HURRIED_CLOSE_TIMEOUT),
         };
+        self.run.out.send_held();
         send_to_all(self.run.out.transport, &message);
         // Local workers that only have to stop their task servers can do so while the rest is written: their
         // files are complete, and this machine sees all of them. Other workers must close their files before

@@ -404,6 +404,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             return Err(error.into());
         }
         self.run.write_logs()?;
+        self.run.out.send_held();
         self.tell_ends();
         if let Some(membership) = self.run.out.transport.membership_mut() {
             membership.settle();

@@ -280,6 +280,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         let (mut progress, mut moved_at) = (0, begun);
         loop {
             self.run.tend_checkpoints();
+            self.run.out.send_held();
             let book = &self.run.checkpoints.on_nodes.book;
             let now = clock::now();
             if book.progress() != progress {

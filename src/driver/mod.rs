@@ -44,6 +44,8 @@ mod serving;
 mod setup;
 mod subworkflows;
 mod task_abort;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::path::Path;

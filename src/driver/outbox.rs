@@ -23,6 +23,9 @@ use crate::transport::{MasterTransport, TransportError};
 
 pub(super) struct DriverOutbox<'a, T> {
     pub(super) transport: &'a mut T,
+    /// Messages that wait until the logs are written: no attempt begins before they name it, so that its
+    /// files have the number that readers of the logs expect, also if the master is killed in between.
+    held: Vec<(Rank, ToWorker)>,
     /// The DAGs of the run.
     pub(super) dags: Dags,
     /// The DAG of the last record about a task.
@@ -58,6 +61,7 @@ impl<'a, T> DriverOutbox<'a, T> {
     ) -> Self {
         Self {
             transport,
+            held: Vec::new(),
             dags: Dags::new(root),
             current: None,
             free: FreeOfHosts::default(),
@@ -228,9 +232,17 @@ impl<T: MasterTransport> DriverOutbox<'_, T> {
         }
     }
 
+    /// Sends a message with the next [`DriverOutbox::send_held`].
     pub(super) fn send_message(&mut self, to: Rank, message: ToWorker) {
-        if let Err(error) = self.transport.send(to, message) {
-            self.error.get_or_insert(error);
+        self.held.push((to, message));
+    }
+
+    /// Sends all messages that wait. To be called when the logs are written.
+    pub(super) fn send_held(&mut self) {
+        for (to, message) in self.held.drain(..) {
+            if let Err(error) = self.transport.send(to, message) {
+                self.error.get_or_insert(error);
+            }
         }
     }
 }
