@@ -229,16 +229,17 @@ impl World {
 }
 
 impl World {
-    /// True if a DAG is that of a sub-workflow which is done: then a loss of power may have taken what its
-    /// own rescue file said.
+    /// True if a DAG is that of a sub-workflow which is done, or inside one: then a loss of power may have
+    /// taken what its own rescue file said.
     fn is_done_around(&self, home: u32) -> bool {
         let Some(PartKind::Subworkflow { task, .. }) = self.plan.kind(home) else {
             return false;
         };
         let task = self.plan.tasks.iter().find(|known| known.number == task);
         task.is_some_and(|task| {
-            let around = Plan::folder(&self.folder, self.plan.home(task));
-            checks::rescued(&around).contains(task.name().as_bytes())
+            let around = self.plan.home(task);
+            let rescued = checks::rescued(&Plan::folder(&self.folder, around));
+            rescued.contains(task.name().as_bytes()) || self.is_done_around(around)
         })
     }
 }
