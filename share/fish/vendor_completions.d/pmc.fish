@@ -227,7 +227,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand launch" -l dry-run -d 'Say where
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -s q -l quiet -d 'Say nothing of ranks that have ended well'
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -s V -l version -d 'Print version'
-complete -c pmc -n "__fish_pmc_using_subcommand kill" -l host -d 'All tasks that run on this host, also those that run on others, too' -r
+complete -c pmc -n "__fish_pmc_using_subcommand kill" -l host -d 'All tasks that run on this host, also those that hold other hosts at the same time' -r
 complete -c pmc -n "__fish_pmc_using_subcommand kill" -s s -l signal -d 'Signal, by name or number' -r
 complete -c pmc -n "__fish_pmc_using_subcommand kill" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand drain" -l in -d 'Go on for this time first: seconds, or a number with s, m or h' -r
