@@ -339,7 +339,10 @@ mod tests {
     fn a_rank_has_a_cpu_if_nothing_else_is_said() {
         use Namespace::Pegasus;
         for (text, cpus) in [(" 4 ", 4), ("0", 1), ("many", 1)] {
-            assert_eq!(cpus_of_rank(&profiles(&[(Pegasus, "pmc_request_cpus", text)])), cpus);
+            assert_eq!(
+                cpus_of_rank(&profiles(&[(Pegasus, "pmc_request_cpus", text)])),
+                cpus
+            );
         }
         assert_eq!(cpus_of_rank(&profiles(&[(Pegasus, "cores", "8")])), 1);
     }
