@@ -85,7 +85,7 @@ pub struct Simulated {
     /// Sum of the run times of these attempts, without what they had saved.
     pub lost: Duration,
     /// Time in which tasks saved their state and read it.
-    pub saving: Duration,
+    pub saving_time: Duration,
 }
 
 impl Simulated {
@@ -384,7 +384,7 @@ impl<'a> Run<'a> {
             nodes: self.cluster.nodes.len() as u32,
             lost_attempts: self.out.lost_attempts,
             lost: Duration::from_micros(self.out.lost),
-            saving: Duration::from_micros(self.out.extra),
+            saving_time: Duration::from_micros(self.out.extra),
         })
     }
 

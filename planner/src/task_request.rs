@@ -114,6 +114,12 @@ impl Amounts {
     }
 }
 
+/// Returns the CPUs of a rank of a job over several nodes. Other keys of the CPUs count its ranks.
+pub(crate) fn cpus_of_rank(profiles: &Profiles) -> u32 {
+    let text = profiles.pegasus("pmc_request_cpus");
+    text.and_then(|text| text.trim().parse().ok()).unwrap_or(1).max(1)
+}
+
 /// Returns the processes that a job starts on a node, by its own profiles or those of its program: each needs
 /// a CPU. In the profiles of a site, the same keys size the batch job.
 pub(crate) fn processes(own: &Profiles) -> Option<&str> {
@@ -327,6 +333,18 @@ mod tests {
         let pegasus = [(Pegasus, "memory", "100.7"), (Pegasus, "gpus", "2")];
         assert_eq!(amounts(&pegasus), (100, 1, 2));
         assert_eq!(amounts(&[(Pegasus, "cores", "many")]), (0, 1, 0));
+    }
+
+    #[test]
+    fn a_rank_has_a_cpu_if_nothing_else_is_said() {
+        use Namespace::Pegasus;
+        for (text, cpus) in [(" 4 ", 4), ("0", 1), ("many", 1)] {
+            assert_eq!(
+                cpus_of_rank(&profiles(&[(Pegasus, "pmc_request_cpus", text)])),
+                cpus
+            );
+        }
+        assert_eq!(cpus_of_rank(&profiles(&[(Pegasus, "cores", "8")])), 1);
     }
 
     #[test]

@@ -149,7 +149,7 @@ pub(crate) struct Hosts {
     hosts: Vec<Host>,
     by_name: FxHashMap<String, u32>,
     /// Hosts that a person has reserved.
-    only_named: FxHashSet<String>,
+    named_only: FxHashSet<String>,
     scale: Scale,
     /// What is free beyond what is reserved.
     index: Index,
@@ -169,7 +169,7 @@ impl Hosts {
         Self {
             hosts: Vec::new(),
             by_name: FxHashMap::default(),
-            only_named: FxHashSet::default(),
+            named_only: FxHashSet::default(),
             index: Index::new(&scale),
             reserved: Reserved::new(&scale),
             scale,
@@ -231,7 +231,7 @@ impl Hosts {
             self.hosts[index as usize] = Host::new(registration);
         }
         if is_first {
-            self.hosts[index as usize].named_only = self.only_named.contains(&registration.host);
+            self.hosts[index as usize].named_only = self.named_only.contains(&registration.host);
         }
         let gpus = self.get(index).gpus;
         self.index.grow(gpus);
@@ -253,8 +253,8 @@ impl Hosts {
     /// Returns its number if it has had workers.
     pub(crate) fn set_named_only(&mut self, name: &str, named_only: bool) -> Option<u32> {
         match named_only {
-            true => self.only_named.insert(name.to_owned()),
-            false => self.only_named.remove(name),
+            true => self.named_only.insert(name.to_owned()),
+            false => self.named_only.remove(name),
         };
         let index = self.number(name)?;
         self.moves += 1;

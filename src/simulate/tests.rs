@@ -175,7 +175,7 @@ fn saved_work_outlives_the_loss_of_a_node() {
         cost: seconds(1),
     });
     let calm = simulate(&dag, &four, &|_| seconds(600)).unwrap();
-    assert_eq!((calm.makespan, calm.saving), (seconds(6090), seconds(360)));
+    assert_eq!((calm.makespan, calm.saving_time), (seconds(6090), seconds(360)));
     assert_eq!((calm.busy, calm.lost), (seconds(24_000), Duration::ZERO));
     let mut times = [Duration::ZERO; 2];
     for seed in 0..20 {

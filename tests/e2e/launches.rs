@@ -2,23 +2,57 @@
 //! another MPI; no rank runs before all are there.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use crate::gangs::{Mpi, Scene, output, pmc_launch};
-use crate::support::command::{CommandResult, Program, wait_until};
+use crate::support::command::{CommandResult, Program, Running, wait_until};
 use crate::support::programs::Build;
 
 /// Dies in the way that its argument names.
-const CRASH: &str = r#"#include <pthread.h>
+const CRASH: &str = r#"#define _GNU_SOURCE
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 static int *volatile nowhere;
 static sigjmp_buf back;
 static void handle(int signal) { siglongjmp(back, signal); }
+#define PAGES 200
+static char *pages;
+static long page;
+static void open_page(int number, siginfo_t *info, void *context) {
+    (void)number; (void)context;
+    char *at = (char *)((long)info->si_addr & ~(page - 1));
+    if (mprotect(at, page, PROT_READ | PROT_WRITE) != 0) _exit(3);
+}
+static void *touch_pages(void *own) {
+    static __thread char stack[65536];
+    stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
+    sigaltstack(&other, NULL);
+    for (long i = 0; i < PAGES; i++) pages[((long)own * PAGES + i) * page] = 1;
+    return own;
+}
+/* As the virtual machine of Java does: threads that use pages before they may, again and again. */
+static int use_faults(void) {
+    pthread_t threads[4];
+    struct sigaction action = {.sa_sigaction = open_page, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
+    page = sysconf(_SC_PAGESIZE);
+    pages = mmap(NULL, 4 * PAGES * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED || sigaction(SIGSEGV, &action, NULL) != 0) return 1;
+    for (long i = 0; i < 4; i++) pthread_create(&threads[i], NULL, touch_pages, (void *)i);
+    for (long i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+    for (long i = 0; i < 4 * PAGES; i++) if (pages[i * page] != 1) return 2;
+    return 0;
+}
 static void write_nowhere(void) { *nowhere = 1; }
 static void divide_by_zero(void) { raise(SIGFPE); }
 static void give_up(void) { abort(); }
@@ -30,6 +64,7 @@ int main(int argc, char **argv) {
     if (argc > 2 && strcmp(rank, argv[2]) != 0) return 0;
     if (strcmp(argv[1], "segv") == 0) write_nowhere();
     if (strcmp(argv[1], "abort") == 0) give_up();
+    if (strcmp(argv[1], "faults") == 0) return use_faults();
     if (strcmp(argv[1], "thread") == 0) {
         pthread_create(&thread, NULL, in_thread, NULL);
         pthread_join(thread, NULL);
@@ -127,9 +162,11 @@ fn a_rank_that_crashes_is_shown_with_function_file_and_line() {
             result.details()
         );
     }
-    // One that handles the signal, starts threads and other programs, and ends as it would otherwise.
-    let result = launch(top, "-g -n 3 ./crash caught").ok();
-    assert!(!result.stderr.contains("#0"), "{}", result.details());
+    // Those that handle the signal, start threads and other programs, and end as they would otherwise.
+    for words in ["caught", "faults"] {
+        let result = launch(top, &format!("-g -n 3 ./crash {words}")).ok();
+        assert!(!result.stderr.contains("#0"), "{}", result.details());
+    }
     // A rank that is a script.
     fs::write(top.join("script"), "#!/bin/sh\n./crash segv\nexit 5\n").expect("a script");
     fs::set_permissions(top.join("script"), fs::Permissions::from_mode(0o755)).expect("a mode");
@@ -192,6 +229,225 @@ fn no_rank_runs_before_all_are_there() {
         let lines: Vec<&str> = result.stdout.lines().collect();
         assert_eq!(lines, ["24 of 24"; 24], "round {round}: {}", result.details());
     }
+}
+
+/// A rank that says which signals have come, until a file `end` is there.
+const TRAPS: &str = "#!/bin/sh\n\
+                     for name in USR1 TERM; do trap \"echo $name >> got.$PMC_LAUNCH_RANK\" $name; done\n\
+                     : > ready.$PMC_LAUNCH_RANK\nwhile [ ! -e end ]; do sleep 0.02; done\n";
+
+/// Those signals that both ranks of a launch of `TRAPS` have got.
+fn got(top: &Path) -> [String; 2] {
+    [0, 1].map(|rank| fs::read_to_string(top.join(format!("got.{rank}"))).unwrap_or_default())
+}
+
+/// Starts two ranks of `TRAPS`, and waits until both run.
+fn start_traps(top: &Path) -> Running {
+    fs::write(top.join("traps"), TRAPS).expect("a script");
+    fs::set_permissions(top.join("traps"), fs::Permissions::from_mode(0o755)).expect("a mode");
+    let running = Program::from_line(&format!("{} -n 2 --wait 100 ./traps", pmc_launch()));
+    let running = running.in_directory(top).start();
+    wait_until("the ranks do not start", 60, || {
+        [0, 1]
+            .iter()
+            .all(|rank| top.join(format!("ready.{rank}")).exists())
+    });
+    running
+}
+
+#[test]
+#[ignore = "needs a build of all programs: tests/run e2e"]
+fn signals_reach_all_ranks_and_interrupts_become_stronger() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let top = folder.path();
+    let mut running = start_traps(top);
+    running.signal(Signal::SIGUSR1);
+    wait_until("USR1 does not come", 60, || got(top) == ["USR1\n", "USR1\n"]);
+    running.signal(Signal::SIGINT);
+    wait_until("TERM does not come", 60, || {
+        got(top) == ["USR1\nTERM\n", "USR1\nTERM\n"]
+    });
+    assert!(running.is_running(), "the ranks go on");
+    running.signal(Signal::SIGINT);
+    let result = running.wait();
+    assert_eq!(result.code(), 128 + 9, "{}", result.details());
+    assert!(result.stderr.contains("ranks 0-1 on "), "{}", result.details());
+}
+
+/// The third interrupt does not wait for a proxy that does nothing any more.
+#[test]
+#[ignore = "needs a build of all programs: tests/run e2e"]
+fn the_third_interrupt_ends_a_launch_at_once() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let top = folder.path();
+    let running = start_traps(top);
+    let family = testutils::processes::family(running.id());
+    let proxy = Pid::from_raw(i32::try_from(family[1]).expect("a process"));
+    kill(proxy, Signal::SIGSTOP).expect("a signal");
+    // Signals of one kind that come at once are one.
+    for _ in 0..2 {
+        running.signal(Signal::SIGINT);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+    }
+    running.signal(Signal::SIGINT);
+    let result = running.wait();
+    assert_eq!(result.code(), 128 + 2, "{}", result.details());
+    // The system may have done so: the group of the proxy has lost its parent.
+    let _ = kill(proxy, Signal::SIGCONT);
+    wait_until("the ranks go on", 60, || {
+        family[1..].iter().all(|pid| is_gone(*pid))
+    });
+}
+
+/// True if there is no such process, or one that nobody has taken note of.
+fn is_gone(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.is_empty() || stat.contains(") Z ")
+}
+
+#[test]
+#[ignore = "needs a build of all programs: tests/run e2e"]
+fn launches_are_noted_in_the_usage_log_of_the_site() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let top = folder.path();
+    let launch = |words: &str| {
+        let program = Program::from_line(&format!("{} {words}", pmc_launch()));
+        program.in_directory(top).env("PMC_USAGE_LOG", "usage").run()
+    };
+    launch("-n 2 /bin/true").ok();
+    assert_eq!(launch("-n 3 -q /bin/false").code(), 1);
+    assert_eq!(launch("-n 3 ./missing").code(), 4, "nothing has run");
+    let text = fs::read_to_string(top.join("usage")).expect("a log");
+    let lines: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let told = lines.iter().map(|line| {
+        let status = line.get("status").and_then(serde_json::Value::as_u64);
+        (
+            line["event"].as_str().expect("an event"),
+            line["ranks"].as_u64(),
+            status,
+        )
+    });
+    let expected = [
+        ("begin", Some(2), None),
+        ("end", Some(2), Some(0)),
+        ("begin", Some(3), None),
+        ("end", Some(3), Some(1)),
+    ];
+    assert_eq!(told.collect::<Vec<_>>(), expected, "{text}");
+    assert_eq!(lines[0]["program"], "/bin/true");
+}
+
+#[test]
+#[ignore = "needs a build of all programs: tests/run e2e"]
+fn ranks_of_pytorch_find_their_numbers_and_the_first_one() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let top = folder.path();
+    let script = "#!/bin/sh\n\
+                  echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT\n";
+    fs::write(top.join("rank"), script).expect("a script");
+    fs::set_permissions(top.join("rank"), fs::Permissions::from_mode(0o755)).expect("a mode");
+    let result = launch(top, "-q -n 2 --set torch ./rank").ok();
+    let mut lines: Vec<&str> = result.stdout.lines().collect();
+    lines.sort_unstable();
+    let (first, port) = lines[0].rsplit_once(':').expect("a port");
+    assert_eq!(first, "0 of 2, 0 of 2 at 127.0.0.1");
+    assert!(port.parse::<u16>().is_ok_and(|port| port > 0), "{port}");
+    assert_eq!(lines[1], format!("1 of 2, 1 of 2 at 127.0.0.1:{port}"));
+}
+
+#[test]
+#[ignore = "needs strace: tests/run e2e"]
+fn system_calls_of_ranks_are_written_by_strace() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let top = folder.path();
+    fs::write(top.join("rank"), "#!/bin/sh\nexit $((5 + PMC_LAUNCH_RANK))\n").expect("a script");
+    fs::set_permissions(top.join("rank"), fs::Permissions::from_mode(0o755)).expect("a mode");
+    let line = format!(
+        "{} --keep-going -n 3 --strace calls --strace-ranks 0,2",
+        pmc_launch()
+    );
+    let program = Program::from_line(&line).args(["--strace-options", "-f -e trace=execve", "./rank"]);
+    let result = program.in_directory(top).run();
+    assert!((5..8).contains(&result.code()), "{}", result.details());
+    for end in 5..8 {
+        assert!(
+            result.stderr.contains(&format!("exit code {end}")),
+            "{}",
+            result.details()
+        );
+    }
+    let files = || {
+        let files = fs::read_dir(top.join("calls")).expect("a directory").flatten();
+        let mut files: Vec<_> = files.map(|file| file.path()).collect();
+        files.sort_unstable();
+        files
+    };
+    let names = files();
+    let names: Vec<_> = names
+        .iter()
+        .filter_map(|file| file.extension()?.to_str())
+        .collect();
+    assert_eq!(names, ["0", "2"], "{}", result.details());
+    // What traces a rank ends a moment after it.
+    wait_until("the system calls are not complete", 60, || {
+        let ends = ["exited with 5", "exited with 7"];
+        files().iter().zip(ends).all(|(file, end)| {
+            let text = fs::read_to_string(file).unwrap_or_default();
+            text.contains("execve(") && text.contains(end)
+        })
+    });
+    // A host without strace says so.
+    let program = Program::from_line(&format!("{} --strace calls ./rank", pmc_launch()));
+    let refused = program.in_directory(top).env("PATH", "/nowhere").run();
+    assert_eq!(refused.code(), 4, "{}", refused.details());
+    assert!(
+        refused.stderr.contains("strace: it is not installed"),
+        "{}",
+        refused.details()
+    );
+}
+
+/// A line to the launch lets them go, and what follows it is for rank 0.
+#[test]
+#[ignore = "needs a build of all programs: tests/run e2e"]
+fn ranks_are_held_for_debuggers_until_enter_is_pressed() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let top = folder.path();
+    nix::unistd::mkfifo(&top.join("input"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    let line = format!(
+        "{} --hold -n 2 sh -c 'echo ran; cat' < input 2> said",
+        pmc_launch()
+    );
+    let running = Program::new("sh").args(["-c", &line]).in_directory(top).start();
+    let mut input = fs::OpenOptions::new()
+        .write(true)
+        .open(top.join("input"))
+        .expect("a reader");
+    let said = || fs::read_to_string(top.join("said")).unwrap_or_default();
+    wait_until("the ranks do not stand", 60, || {
+        said().contains("Enter lets them go")
+    });
+    let text = said();
+    let pids: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.split_once(": process "))
+        .map(|(_, pid)| pid)
+        .collect();
+    assert_eq!(pids.len(), 2, "{text}");
+    let is_stopped = |pid: &&str| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.contains("State:\tT (stopped)") && status.contains("TracerPid:\t0")
+    };
+    wait_until("the ranks are not stopped", 60, || pids.iter().all(is_stopped));
+    input.write_all(b"\nrest\n").expect("a reader");
+    drop(input);
+    let result = running.wait().ok();
+    let mut lines: Vec<&str> = result.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["ran", "ran", "rest"], "{}", said());
 }
 
 /// Each node has a `/dev/shm` of its own: the program is on two of the three.

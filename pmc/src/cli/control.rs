@@ -94,7 +94,7 @@ pub struct Kill {
     /// Directory of the run [default: the working directory if it is one, else the latest run below pmc-runs]
     #[arg(value_name = "RUN")]
     pub run: Option<String>,
-    /// All tasks that run on this host, also those that run on others, too
+    /// All tasks that run on this host, also those that hold other hosts at the same time
     #[arg(long, value_name = "HOST")]
     pub host: Option<String>,
     /// Signal, by name or number

@@ -398,7 +398,7 @@ fn human(shown: &Shown<'_>, arguments: &cli::Simulate) -> String {
             cells.extend([thousands(lost), span(row.lost.as_secs_f64())]);
         }
         if saving.is_some() {
-            cells.push(span(row.saving.as_secs_f64()));
+            cells.push(span(row.saving_time.as_secs_f64()));
         }
         let is_best = shown.best == Some(at);
         cells.push(if is_best { "<- ask for this" } else { "" }.to_owned());
@@ -445,7 +445,7 @@ fn json_value(shown: &Shown<'_>, arguments: &cli::Simulate) -> Value {
             "node_hours": row.node_hours(),
             "lost_attempts": row.lost_attempts,
             "lost_seconds": row.lost.as_secs_f64(),
-            "saving_seconds": row.saving.as_secs_f64(),
+            "saving_seconds": row.saving_time.as_secs_f64(),
         })
     };
     json!({

@@ -17,6 +17,10 @@ complete -c pmc-launch -l output -d 'Write output into files; %r is the rank' -r
 complete -c pmc-launch -l wait -d 'Seconds between SIGTERM and SIGKILL for the others if a rank has failed' -r
 complete -c pmc-launch -l load-tries -d 'How often ranks are started on other hosts of the task if some of the chosen ones cannot start them' -r
 complete -c pmc-launch -l report -d 'Write host, process and end of each rank into a file, a JSON object a line' -r -F
+complete -c pmc-launch -l set -d 'Set variables by which ranks of other systems find each other' -r -f -a "torch\t'PyTorch: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT'"
+complete -c pmc-launch -l strace -d 'Write the system calls of ranks into files strace.JOB.RANK in this directory, by strace; JOB is the number of the process of this program' -r -F
+complete -c pmc-launch -l strace-options -d 'Further options of strace, such as -f -e trace=file' -r
+complete -c pmc-launch -l strace-ranks -d 'Ranks whose system calls are written, such as 0-3,7; * for all' -r
 complete -c pmc-launch -l immediate -d 'In a batch job, give up if other launches hold what this one needs'
 complete -c pmc-launch -l tag -d 'Write the rank before each line of output'
 complete -c pmc-launch -l timestamp -d 'Write the time before each line of output'
@@ -24,6 +28,7 @@ complete -c pmc-launch -l keep-going -d 'Go on if a rank has failed'
 complete -c pmc-launch -s g -l trace -d 'Say in which function, file and line ranks were that a signal has ended'
 complete -c pmc-launch -l timing -d 'Say how long each step took'
 complete -c pmc-launch -l dry-run -d 'Say where each rank would run, and start nothing'
+complete -c pmc-launch -l hold -d 'Stop ranks before their first instruction until Enter is pressed, so that debuggers can be attached'
 complete -c pmc-launch -s q -l quiet -d 'Say nothing of ranks that have ended well'
 complete -c pmc-launch -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pmc-launch -s V -l version -d 'Print version'

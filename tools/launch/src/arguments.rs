@@ -8,6 +8,7 @@ use clap::{CommandFactory as _, Parser, ValueEnum};
 
 use crate::frames::Input;
 use crate::loadfile::MAX_RANKS;
+use crate::strace::StraceOptions;
 use crate::world::Wanted;
 use crate::{NAME, USAGE};
 
@@ -84,6 +85,14 @@ pub struct Options {
     /// Say where each rank would run, and start nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Set variables by which ranks of other systems find each other
+    #[arg(long, value_enum, value_name = "SYSTEM")]
+    pub(crate) set: Option<Set>,
+    /// Stop ranks before their first instruction until Enter is pressed, so that debuggers can be attached
+    #[arg(long, conflicts_with = "trace")]
+    pub(crate) hold: bool,
+    #[command(flatten)]
+    pub(crate) strace: StraceOptions,
     /// Say nothing of ranks that have ended well
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -99,6 +108,10 @@ Load files have lines of one of three kinds, with words as in DAG files; # begin
   mpiexec  -n RANKS PROGRAM ARGUMENTS
 
 Signals: USR1 and USR2 go to all ranks. INT sends them TERM, a second one KILL, the third ends this program.
+
+Environment:
+  PMC_USAGE_LOG  a file to which a line of JSON is added at the begin and at the end of each launch
+
 Exit codes:
   0  all ranks have ended with 0
   2  the command line is wrong
@@ -126,6 +139,13 @@ pub(crate) enum Bind {
     Cpus,
     /// All ranks of a host have the same
     None,
+}
+
+/// A system whose processes find each other by variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Set {
+    /// PyTorch: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+    Torch,
 }
 
 /// Names of hosts.
@@ -167,7 +187,7 @@ pub struct Shape {
     pub memory: u64,
     /// It waits for no other launches.
     pub is_immediate: bool,
-    /// Ranks read from standard input.
+    /// It reads from standard input.
     pub has_input: bool,
     /// Seconds between two signals that end ranks.
     pub wait: u32,
@@ -210,7 +230,7 @@ impl Options {
             cpus: self.cpus,
             memory: self.memory,
             is_immediate: self.immediate,
-            has_input: self.input != Input::None,
+            has_input: self.input != Input::None || self.hold,
             wait: self.wait,
             linger: self.linger,
             name: name.unwrap_or_default(),
@@ -260,6 +280,7 @@ mod tests {
             &["--on", "n[", "a"],
             &["--keep-going", "--wait", "3", "a"],
             &["-n", "3"],
+            &["--hold", "-g", "a"],
         ] {
             let all = std::iter::once(&NAME).chain(words);
             assert!(Options::try_parse_from(all).is_err(), "{words:?}");

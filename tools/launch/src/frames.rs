@@ -14,6 +14,8 @@ pub(crate) use pmc_wire::command::{Stream, send};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::strace::Strace;
+
 /// Bytes of a stream in one frame, at most.
 pub(crate) const MAX_DATA: usize = 32 << 10;
 
@@ -132,6 +134,12 @@ pub(crate) struct Load {
     pub(crate) input: Input,
     /// Ranks that a signal ends are traced.
     pub(crate) traces: bool,
+    /// Ranks have the variables of PyTorch.
+    pub(crate) sets_torch: bool,
+    /// Ranks go on stopped, for debuggers.
+    pub(crate) holds: bool,
+    /// Ranks that run below `strace`.
+    pub(crate) strace: Option<Strace>,
 }
 
 /// A rank, as its proxy knows it.

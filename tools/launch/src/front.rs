@@ -1,19 +1,26 @@
 //! The front end: what a person or a task starts.
 
+mod hold;
 mod hosts;
 mod inputs;
 mod load;
+#[cfg(test)]
+mod many;
 mod output;
 mod proxies;
 mod report;
 mod signals;
+mod torch;
+mod usage;
 
 use std::io;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use pmc_stacks::HostStacks;
 
+use crate::NOT_STARTED;
 use crate::arguments::Options;
 use crate::error::LaunchError;
 use crate::frames::{Bytes, Input, Stream, ToFront, ToProxy};
@@ -25,6 +32,7 @@ use output::Outputs;
 use proxies::Proxies;
 use report::{Ends, Report};
 use signals::{Interrupts, Step};
+use usage::UsageLog;
 
 /// What comes to the loop.
 #[derive(Debug)]
@@ -49,11 +57,14 @@ struct Launch<'a> {
     sender: Sender<Event>,
     events: Receiver<Event>,
     report: Option<Report>,
+    usage: Option<UsageLog>,
     ends: Ends,
     outputs: Outputs,
     names: Names,
     input: Option<InputReader>,
     interrupts: Interrupts,
+    /// Ranks are stopped until Enter is pressed.
+    is_held: bool,
     /// Proxies whose ranks are at the barrier.
     at_barrier: usize,
     fresh: Vec<crate::frames::Pair>,
@@ -81,30 +92,17 @@ pub(crate) fn run(options: &Options) -> Result<u8, LaunchError> {
     // Signals that come from now on reach the ranks.
     signals::listen(&sender)?;
     let outputs = Outputs::start(options, sender.clone())?;
-    let mut launch = Launch {
-        options,
-        proxies: Proxies::start(&world, &hosts, &sender)?,
-        ends: Ends::new(&world),
-        world,
-        sender,
-        events,
-        report,
-        outputs,
-        names: Names::default(),
-        input: None,
-        interrupts: Interrupts::default(),
-        at_barrier: 0,
-        fresh: Vec::new(),
-        input_left: 0,
-        kill_at: None,
-        stacks: Vec::new(),
-        has_warned_of_mpi: false,
-    };
+    let proxies = Proxies::start(&world, &hosts, &sender)?;
+    let mut launch = Launch::new(options, (world, proxies), (sender, events), outputs);
+    launch.report = report;
     let started = launch.load_somewhere(&mut hosts, &lines);
     let loaded = begun.elapsed();
     let code = started.and_then(|()| launch.carry());
     launch.proxies.end(code.is_err());
     launch.outputs.finish();
+    if let Some(usage) = &mut launch.usage {
+        usage.end(*code.as_ref().unwrap_or(&NOT_STARTED));
+    }
     let code = code?;
     launch.show_ends()?;
     if options.timing {
@@ -116,6 +114,37 @@ pub(crate) fn run(options: &Options) -> Result<u8, LaunchError> {
         ));
     }
     Ok(code)
+}
+
+impl<'a> Launch<'a> {
+    fn new(
+        options: &'a Options,
+        (world, proxies): (World, Proxies),
+        (sender, events): (Sender<Event>, Receiver<Event>),
+        outputs: Outputs,
+    ) -> Self {
+        Self {
+            options,
+            proxies,
+            ends: Ends::new(&world),
+            world,
+            sender,
+            events,
+            report: None,
+            usage: None,
+            outputs,
+            names: Names::default(),
+            input: None,
+            interrupts: Interrupts::default(),
+            is_held: false,
+            at_barrier: 0,
+            fresh: Vec::new(),
+            input_left: 0,
+            kill_at: None,
+            stacks: Vec::new(),
+            has_warned_of_mpi: false,
+        }
+    }
 }
 
 impl Launch<'_> {
@@ -132,9 +161,28 @@ impl Launch<'_> {
         pmc_hosts::compress(&names)
     }
 
+    /// The ranks go: says so to the log of the site.
+    fn log_usage(&mut self) {
+        let path = std::env::var_os(usage::VARIABLE).filter(|path| !path.is_empty());
+        self.usage = path.map(|path| {
+            let program = self.options.words.first().map(|word| word.to_string_lossy());
+            let mut log = UsageLog::new(Path::new(&path), &program.unwrap_or_default(), &self.world);
+            log.begin();
+            log
+        });
+    }
+
+    /// Ends this program at once; the proxies then kill the ranks.
+    fn leave(&mut self, code: u8) -> ! {
+        if let Some(usage) = &mut self.usage {
+            usage.end(code);
+        }
+        std::process::exit(code.into())
+    }
+
     /// Carries what ranks say until all have ended. Returns the exit code.
     fn carry(&mut self) -> Result<u8, LaunchError> {
-        if self.options.input != Input::None {
+        if self.options.input != Input::None || self.is_held {
             self.input = Some(InputReader::start(self.sender.clone())?);
         }
         while self.ends.are_some_left() {
@@ -169,8 +217,13 @@ impl Launch<'_> {
             }
             Event::Signal(signal) => {
                 match self.interrupts.next(signal) {
-                    Step::Pass(signal) => self.proxies.say_all(&ToProxy::Signal(signal)),
-                    Step::Leave => std::process::exit(128 + signal),
+                    Step::Pass(signal) => {
+                        self.proxies.say_all(&ToProxy::Signal(signal));
+                        if ![libc::SIGUSR1, libc::SIGUSR2].contains(&signal) {
+                            self.let_go();
+                        }
+                    }
+                    Step::Leave => self.leave(128_u8.saturating_add(u8::try_from(signal).unwrap_or(0))),
                 }
                 Ok(())
             }
@@ -179,7 +232,9 @@ impl Launch<'_> {
                 Ok(())
             }
             Event::Input(bytes) => {
-                self.pass_input(bytes);
+                if let Some(bytes) = self.after_enter(bytes) {
+                    self.pass_input(bytes);
+                }
                 Ok(())
             }
         }
@@ -251,6 +306,7 @@ impl Launch<'_> {
     fn stop_others(&mut self) {
         if self.kill_at.is_none() && self.ends.are_some_left() && self.ends.begin_to_stop() {
             self.proxies.say_all(&ToProxy::Signal(libc::SIGTERM));
+            self.let_go();
             self.kill_at = Some(Instant::now() + Duration::from_secs(self.options.wait.into()));
         }
     }

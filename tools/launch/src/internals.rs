@@ -125,6 +125,7 @@ mod tests {
 
     use super::*;
     use crate::frames::{Bytes, Input, Load, LocalRank, NameRequest, Pair, Stream};
+    use crate::strace::Strace;
 
     fn to_proxy() -> Vec<ToProxy> {
         let bytes = |text: &str| Bytes(text.as_bytes().to_vec());
@@ -152,6 +153,14 @@ mod tests {
                 binds: false,
                 input: Input::All,
                 traces: true,
+                sets_torch: true,
+                holds: false,
+                strace: Some(Strace {
+                    directory: bytes("/tmp"),
+                    job: 7,
+                    options: vec![bytes("-f")],
+                    ranks: vec![2],
+                }),
             })),
             ToProxy::Go,
             ToProxy::Signal(10),

@@ -29,6 +29,7 @@ mod loadfile;
 mod pmi;
 mod proxy;
 pub mod relay;
+mod strace;
 mod world;
 
 use std::ffi::OsString;

@@ -170,7 +170,8 @@ fn count(word: Option<Vec<u8>>, option: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("{option} needs a number from 1 to {MAX_RANKS}"))
 }
 
-fn ranks_of_srun(word: &[u8]) -> Result<Ranks, String> {
+/// Reads a list of ranks as `srun` has it: `0-3,7`, or `*` for all others.
+pub(crate) fn ranks_of_srun(word: &[u8]) -> Result<Ranks, String> {
     if word == b"*" {
         return Ok(Ranks::Others);
     }

@@ -7,6 +7,7 @@ mod environment;
 mod program;
 mod rank;
 mod service;
+mod strace;
 mod tracer;
 
 use std::ffi::OsString;
@@ -58,6 +59,8 @@ struct Proxy {
     /// A frame of the input was not taken by all ranks.
     has_input: bool,
     tracer: Option<Tracer>,
+    /// Ranks go on stopped.
+    holds: bool,
     /// When to look at silent ranks: the last one is next.
     looks: Vec<Instant>,
 }
@@ -154,7 +157,7 @@ impl Proxy {
             ToProxy::Load(load) => self.load(&load),
             ToProxy::Go => {
                 for rank in &mut self.ranks {
-                    rank.go(self.tracer.as_mut());
+                    rank.go(self.tracer.as_mut(), self.holds);
                 }
                 Ok(())
             }
@@ -288,6 +291,7 @@ impl Proxy {
     /// On failure, says what failed, and why.
     fn start_ranks(&mut self, load: &Load) -> Result<(), (String, String)> {
         let setting = Setting::new(load)?;
+        self.holds = load.holds;
         if load.has_pmi {
             self.pmi = Some(Pmi::new(load));
             if load.size > 1 {

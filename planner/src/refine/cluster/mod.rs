@@ -20,7 +20,7 @@ use crate::diagnostic::Diagnostic;
 use crate::error::PlanError;
 use crate::model::{JobIndex, JobKind, TransformationName, Workflow};
 use crate::profiles::{Namespace, Profiles};
-use crate::task_request::{Amounts, JobNodes};
+use crate::task_request::{Amounts, JobNodes, cpus_of_rank};
 
 use super::Refinement;
 use super::mapping::Mapper;
@@ -590,10 +590,7 @@ fn cluster_job(
 /// Sets what each rank of a cluster over several nodes requests: room for any of its jobs.
 fn each_rank<'s>(profiles: &mut Profiles, jobs: impl Iterator<Item = &'s Setup>) {
     let own = Amounts {
-        cpus: profiles
-            .pegasus("pmc_request_cpus")
-            .and_then(|text| text.trim().parse().ok())
-            .unwrap_or(1),
+        cpus: cpus_of_rank(profiles),
         ..Amounts::of(profiles)
     };
     let most = jobs

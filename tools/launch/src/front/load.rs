@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::hosts::AvailableHosts;
 use super::report::Ends;
-use super::{Event, Launch, Proxies};
-use crate::arguments::{Bind, Pmi};
+use super::{Event, Launch, Proxies, torch};
+use crate::arguments::{Bind, Pmi, Set};
 use crate::error::LaunchError;
 use crate::frames::{Bytes, Load, LocalRank, ToFront, ToProxy};
 use crate::inherited::Inherited;
@@ -47,7 +47,7 @@ impl Launch<'_> {
         (lines, is_file): &(Vec<Line>, bool),
     ) -> Result<(), LaunchError> {
         for number in 2.. {
-            let failures = match self.load(hosts.has_cpus) {
+            let failures = match self.load(hosts) {
                 Ok(()) => break,
                 Err(NotLoaded::Error(error)) => return Err(error),
                 Err(NotLoaded::Hosts(failures)) => failures,
@@ -86,17 +86,18 @@ impl Launch<'_> {
     }
 
     /// Lets all ranks stop before their first instruction, then lets them go.
-    fn load(&mut self, has_cpus: bool) -> Result<(), NotLoaded> {
-        let common = self.common(has_cpus)?;
-        for number in 0..self.world.hosts.len() {
-            let load = self.load_of(&common, number as u32);
+    fn load(&mut self, hosts: &AvailableHosts) -> Result<(), NotLoaded> {
+        let common = self.common(hosts)?;
+        for (number, ranks) in self.ranks_by_host().into_iter().enumerate() {
+            let load = self.load_of(&common, number as u32, ranks);
             self.proxies.say(number, &ToProxy::Load(Box::new(load)));
         }
         let is_held = self.wait_for_stops()?;
         if !is_held {
-            let stacks = match self.options.trace {
-                true => ", and -g shows no stacks",
-                false => "",
+            let stacks = match (self.options.trace, self.options.hold) {
+                (true, _) => ", and -g shows no stacks",
+                (_, true) => ", and --hold does nothing",
+                _ => "",
             };
             pmc_terminal::message(format_args!(
                 "This system forbids to hold processes: ranks begin as they start{stacks}."
@@ -106,6 +107,8 @@ impl Launch<'_> {
             report.begins(&self.world, &self.ends)?;
         }
         self.proxies.say_all(&ToProxy::Go);
+        self.log_usage();
+        self.say_what_follows(is_held, common.strace.as_ref());
         Ok(())
     }
 
@@ -172,12 +175,18 @@ impl Launch<'_> {
     }
 
     /// What all proxies get.
-    fn common(&self, has_cpus: bool) -> Result<Load, LaunchError> {
+    fn common(&self, hosts: &AvailableHosts) -> Result<Load, LaunchError> {
         let Inherited {
-            environment,
+            mut environment,
             directory,
             umask,
         } = Inherited::of_this_process()?;
+        let sets_torch = self.options.set == Some(Set::Torch);
+        if sets_torch {
+            let first = self.world.ranks.first().map_or(0, |place| place.host);
+            let first = self.name(first as usize);
+            torch::set_address(&mut environment, hosts.is_task.then_some(first))?;
+        }
         let words = |words: &Vec<Vec<u8>>| words.iter().cloned().map(Bytes).collect();
         Ok(Load {
             node: 0,
@@ -191,30 +200,46 @@ impl Launch<'_> {
             umask,
             has_pmi: self.options.pmi == Pmi::One,
             binds: match self.options.bind {
-                Bind::Auto => has_cpus,
+                Bind::Auto => hosts.has_cpus,
                 Bind::Cpus => true,
                 Bind::None => false,
             },
             input: self.options.input,
             traces: self.options.trace,
+            sets_torch,
+            holds: self.options.hold,
+            strace: self.options.strace.of_launch()?,
         })
     }
 
-    fn load_of(&self, common: &Load, host: u32) -> Load {
-        let rank = |(rank, place): (u32, &crate::world::Place)| {
+    /// The ranks of each host.
+    fn ranks_by_host(&self) -> Vec<Vec<LocalRank>> {
+        let mut all: Vec<Vec<LocalRank>> = vec![Vec::new(); self.world.hosts.len()];
+        for (rank, place) in (0..).zip(&self.world.ranks) {
             let words = self.world.programs.get(place.program as usize);
             let own = words.and_then(|words| words_for(words, rank, place.offset));
-            LocalRank {
-                rank,
-                program: place.program,
-                words: own.map(|words| words.into_iter().map(Bytes).collect()),
+            if let Some(ranks) = all.get_mut(place.host as usize) {
+                ranks.push(LocalRank {
+                    rank,
+                    program: place.program,
+                    words: own.map(|words| words.into_iter().map(Bytes).collect()),
+                });
             }
-        };
-        Load {
-            node: host,
-            ranks: self.world.ranks_of(host).map(rank).collect(),
-            ..common.clone()
         }
+        all
+    }
+
+    fn load_of(&self, common: &Load, node: u32, ranks: Vec<LocalRank>) -> Load {
+        let mut load = Load {
+            node,
+            ranks,
+            ..common.clone()
+        };
+        if let Some(strace) = &mut load.strace {
+            let ranks = load.ranks.iter().map(|rank| rank.rank);
+            strace.ranks = ranks.filter(|rank| self.options.strace.has(*rank)).collect();
+        }
+        load
     }
 
     /// Says what has failed, and on how many hosts: the same failure once.

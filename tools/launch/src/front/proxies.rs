@@ -1,10 +1,10 @@
 //! The proxies, as the front end has them.
 
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -34,8 +34,9 @@ pub(super) struct Proxies {
 }
 
 struct Proxy {
-    child: Child,
-    input: Option<ChildStdin>,
+    /// `None` if it is simulated.
+    child: Option<Child>,
+    input: Option<Box<dyn Write + Send>>,
     reader: Option<JoinHandle<()>>,
     /// What it has written to standard error.
     said: Arc<Mutex<String>>,
@@ -90,16 +91,35 @@ impl Proxies {
                 let program = command.get_program().to_string_lossy().into_owned();
                 LaunchError::Failed(format!("{program}: {}", pmc_dag::reason(&error)))
             })?;
-            all.all.push(Proxy::new(number, child, events)?);
+            all.all.push(Proxy::of_child(number, child, events)?);
         }
         Ok(all)
+    }
+
+    /// Those at the other ends of these streams.
+    #[cfg(test)]
+    pub(super) fn simulated(
+        streams: Vec<std::os::unix::net::UnixStream>,
+        events: &Sender<Event>,
+    ) -> io::Result<Self> {
+        let proxy = |(number, stream): (usize, std::os::unix::net::UnixStream)| {
+            let output = stream.try_clone()?;
+            let mut proxy = Proxy::new(number, Some(output), None::<io::Empty>, events)?;
+            proxy.input = Some(Box::new(stream));
+            Ok(proxy)
+        };
+        let all: io::Result<Vec<Proxy>> = streams.into_iter().enumerate().map(proxy).collect();
+        Ok(Self {
+            all: all?,
+            has_warned: false,
+        })
     }
 
     /// Says something to one; one that has gone hears nothing.
     pub(super) fn say(&mut self, number: usize, message: &ToProxy) {
         if let Some(proxy) = self.all.get_mut(number)
             && let Some(input) = &mut proxy.input
-            && send(&mut *input, message).is_err()
+            && send(input, message).is_err()
         {
             proxy.input = None;
         }
@@ -139,24 +159,42 @@ impl Proxies {
         for proxy in &mut self.all {
             proxy.input = None;
             let until = Instant::now() + PATIENCE;
-            while at_once && matches!(proxy.child.try_wait(), Ok(None)) {
-                if Instant::now() > until {
-                    // Its host ends what it has started, once it hears of it.
-                    let _ = proxy.child.kill();
+            if let Some(child) = &mut proxy.child {
+                while at_once && matches!(child.try_wait(), Ok(None)) {
+                    if Instant::now() > until {
+                        // Its host ends what it has started, once it hears of it.
+                        let _ = child.kill();
+                    }
+                    std::thread::sleep(Duration::from_millis(2));
                 }
-                std::thread::sleep(Duration::from_millis(2));
             }
             if let Some(reader) = proxy.reader.take() {
                 let _ = reader.join();
             }
-            let _ = proxy.child.wait();
+            if let Some(child) = &mut proxy.child {
+                let _ = child.wait();
+            }
         }
     }
 }
 
 impl Proxy {
-    fn new(number: usize, mut child: Child, events: &Sender<Event>) -> io::Result<Self> {
-        let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    fn of_child(number: usize, mut child: Child, events: &Sender<Event>) -> io::Result<Self> {
+        let (output, errors) = (child.stdout.take(), child.stderr.take());
+        let input = child.stdin.take();
+        let mut proxy = Self::new(number, output, errors, events)?;
+        proxy.input = input.map(|input| Box::new(input) as Box<dyn Write + Send>);
+        proxy.child = Some(child);
+        Ok(proxy)
+    }
+
+    /// One that is heard, and hears nothing yet.
+    fn new(
+        number: usize,
+        output: Option<impl Read + Send + 'static>,
+        errors: Option<impl Read + Send + 'static>,
+        events: &Sender<Event>,
+    ) -> io::Result<Self> {
         let said = Arc::new(Mutex::new(String::new()));
         let kept = Arc::clone(&said);
         let complaints = spawn("messages", move || {
@@ -186,8 +224,8 @@ impl Proxy {
             let _ = events.send(Event::Proxy(number, None));
         })?;
         Ok(Self {
-            child,
-            input,
+            child: None,
+            input: None,
             reader: Some(reader),
             said,
         })

@@ -93,6 +93,11 @@ impl Ends {
         self.pids.extend(own.copied());
     }
 
+    /// Rank and process of each.
+    pub(super) fn processes(&self) -> impl Iterator<Item = (u32, i32)> {
+        self.pids.iter().map(|(rank, pid)| (*rank, *pid))
+    }
+
     pub(super) fn are_some_left(&self) -> bool {
         self.ends.len() < self.hosts.len()
     }

@@ -66,6 +66,12 @@ pub(super) fn of_rank(
     set("PMC_LAUNCH_LOCAL_RANK", numbers.local);
     set("PMC_LAUNCH_LOCAL_SIZE", here);
     set("PMC_LAUNCH_NODE", load.node);
+    if load.sets_torch {
+        set("RANK", numbers.rank);
+        set("WORLD_SIZE", load.size);
+        set("LOCAL_RANK", numbers.local);
+        set("LOCAL_WORLD_SIZE", here);
+    }
     if let Some(descriptor) = pmi {
         set("PMI_FD", descriptor.unsigned_abs());
         set("PMI_RANK", numbers.rank);
@@ -84,7 +90,7 @@ mod tests {
     #[test]
     fn a_rank_has_what_is_of_its_host_and_its_own() {
         let text = |text: &str| Bytes(text.as_bytes().to_vec());
-        let load = Load {
+        let mut load = Load {
             node: 1,
             ranks: vec![LocalRank {
                 rank: 5,
@@ -110,6 +116,9 @@ mod tests {
             binds: false,
             input: Input::None,
             traces: false,
+            sets_torch: false,
+            holds: false,
+            strace: None,
         };
         let own = [("TMPDIR", "/host"), ("B", "own")];
         let own = own.map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()));
@@ -124,7 +133,12 @@ mod tests {
         assert_eq!(value("PMI_FD").unwrap(), "3");
         assert_eq!(value("PMI_RANK").unwrap(), "5");
         assert_eq!(value("PMC_LAUNCH_SIZE").unwrap(), "6");
-        let silent = of_rank(&load, own, &Numbers { rank: 5, local: 0 }, None);
-        assert!(!silent.contains_key(&b"PMI_FD"[..]));
+        let silent = of_rank(&load, own.clone(), &Numbers { rank: 5, local: 0 }, None);
+        assert!(!silent.contains_key(&b"PMI_FD"[..]) && !silent.contains_key(&b"RANK"[..]));
+        load.sets_torch = true;
+        let torch = of_rank(&load, own, &Numbers { rank: 5, local: 0 }, None);
+        let names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"];
+        let values = names.map(|name| String::from_utf8_lossy(&torch[name.as_bytes()]).into_owned());
+        assert_eq!(values, ["5", "6", "0", "1"]);
     }
 }

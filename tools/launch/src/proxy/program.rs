@@ -27,19 +27,26 @@ pub(super) fn find(word: &[u8], path: Option<&[u8]>) -> Result<PathBuf, String> 
     if word.contains(&b'/') {
         return Ok(PathBuf::from(name));
     }
-    let is_program = |file: &Path| file.is_file() && access(file, AccessFlags::X_OK).is_ok();
     let here = Path::new(".").join(name);
     if is_program(&here) {
         return Ok(here);
     }
-    let folders = path.unwrap_or(b"/usr/bin:/bin").split(|byte| *byte == b':');
-    let files = folders.filter(|folder| !folder.is_empty());
-    let mut files = files.map(|folder| Path::new(OsStr::from_bytes(folder)).join(name));
-    let found = files.find(|file| is_program(file));
-    found.ok_or_else(|| match here.is_file() {
+    find_in_path(word, path).ok_or_else(|| match here.is_file() {
         true => "permission denied".to_owned(),
         false => "it is neither in the directory nor in PATH".to_owned(),
     })
+}
+
+/// Returns the file of a program that is in one of these directories.
+pub(super) fn find_in_path(name: &[u8], path: Option<&[u8]>) -> Option<PathBuf> {
+    let folders = path.unwrap_or(b"/usr/bin:/bin").split(|byte| *byte == b':');
+    let files = folders.filter(|folder| !folder.is_empty());
+    let mut files = files.map(|folder| Path::new(OsStr::from_bytes(folder)).join(OsStr::from_bytes(name)));
+    files.find(|file| is_program(file))
+}
+
+fn is_program(file: &Path) -> bool {
+    file.is_file() && access(file, AccessFlags::X_OK).is_ok()
 }
 
 /// Returns the library of Open MPI that a program needs, if it needs one.

@@ -18,7 +18,7 @@ use pmc_spawn::{CStrings, Child, FIRST_KEPT, Spawn, Spawner};
 
 use super::environment::{self, Numbers};
 use super::tracer::Tracer;
-use super::{program, say};
+use super::{program, say, strace};
 use crate::frames::{Bytes, Load, LocalRank, MAX_DATA, Stream, ToFront};
 
 /// The two outputs of a rank.
@@ -185,6 +185,11 @@ impl<'a> Setting<'a> {
             );
             return Err((shown(), why));
         }
+        let wrapped = strace::wrap(self.load.strace.as_ref(), rank.rank, (&file, words), path)?;
+        let (file, words) = match &wrapped {
+            Some(wrapped) => (&wrapped.file, &wrapped.words[..]),
+            None => (&file, words),
+        };
         let command = Command::new(file.as_os_str().as_bytes(), words, &variables);
         let command = command.map_err(|error| (shown(), reason(&error)))?;
         self.spawn(spawner, &numbers, &command, has_input, pmi)
@@ -335,15 +340,15 @@ impl Rank {
         }
     }
 
-    /// Lets it run. With a tracer, it stays traced.
-    pub(super) fn go(&mut self, tracer: Option<&mut Tracer>) {
+    /// Lets it run, or leaves it stopped for a debugger. With a tracer, it stays traced.
+    pub(super) fn go(&mut self, tracer: Option<&mut Tracer>, holds: bool) {
         if !std::mem::take(&mut self.is_held) {
             return;
         }
         match tracer {
             Some(tracer) => tracer.begin(self.pid, self.number),
             // One that was killed needs nothing.
-            None => drop(ptrace::detach(self.pid, None)),
+            None => drop(ptrace::detach(self.pid, holds.then_some(Signal::SIGSTOP))),
         }
     }
 

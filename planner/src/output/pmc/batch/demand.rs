@@ -2,7 +2,7 @@
 
 use crate::exec::Task;
 use crate::profiles::Namespace;
-use crate::task_request::{Amounts, JobNodes};
+use crate::task_request::{Amounts, JobNodes, cpus_of_rank};
 use crate::tasks::Plan;
 
 /// The largest requests of the compute jobs of a plan.
@@ -37,9 +37,7 @@ impl Demand {
             let mut amounts = Amounts::of(profiles);
             if let Some(nodes) = setup.nodes {
                 let on_a_node = nodes.most_on_a_node();
-                let each = profiles.pegasus("pmc_request_cpus");
-                let each: Option<u32> = each.and_then(|text| text.trim().parse().ok());
-                amounts.cpus = on_a_node.saturating_mul(each.unwrap_or(1).max(1));
+                amounts.cpus = on_a_node.saturating_mul(cpus_of_rank(profiles));
                 amounts.gpus = amounts.gpus.saturating_mul(on_a_node);
                 amounts.memory_mb = amounts.memory_mb.saturating_mul(on_a_node.into());
                 let size = |nodes: JobNodes| (nodes.nodes, nodes.ranks());
