@@ -169,6 +169,8 @@ pub(crate) struct Scene {
     last_address: u32,
     master: Option<Child>,
     network: Network,
+    /// How long a run may take.
+    limit: Duration,
 }
 
 impl Scene {
@@ -190,6 +192,7 @@ impl Scene {
             last_address: 4,
             master: None,
             network,
+            limit: LIMIT,
         }
     }
 
@@ -278,7 +281,7 @@ impl Scene {
         let status = loop {
             match master.try_wait().expect("a status") {
                 Some(status) => break status,
-                None if begun.elapsed() > LIMIT => {
+                None if begun.elapsed() > self.limit => {
                     let _ = master.kill();
                     break master.wait().expect("a status");
                 }
@@ -436,6 +439,7 @@ fn rings_run(mpi: Mpi, launchers: &[&str]) {
         dag += &format!("TASK single{number} -c 1 /bin/true\n");
     }
     let mut scene = Scene::new(mpi, &dag);
+    scene.limit += LIMIT / 10 * rounds as u32;
     scene.start();
     scene.succeed();
     for number in 0..rounds {
