@@ -110,7 +110,7 @@ Load files have lines of one of three kinds, with words as in DAG files; # begin
 Signals: USR1 and USR2 go to all ranks. INT sends them TERM, a second one KILL, the third ends this program.
 
 Environment:
-  PMC_USAGE_LOG  a file to which a line of JSON is added at the begin and at the end of each launch
+  PMC_USAGE_LOG  a file to which a line of JSON is added at the start and at the end of each launch
 
 Exit codes:
   0  all ranks have ended with 0

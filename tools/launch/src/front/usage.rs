@@ -1,4 +1,4 @@
-//! The usage log: who has used which hosts, and for how long. A line of JSON at the begin of a launch, and
+//! The usage log: who has used which hosts, and for how long. A line of JSON at the start of a launch, and
 //! one at its end.
 //!
 //! The file may be one for all users of a site. So a line is one write, under a lock for which nobody waits
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_has_a_line_at_its_begin_and_at_its_end() {
+    fn a_launch_has_a_line_at_its_start_and_at_its_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("usage");
         let mut log = UsageLog::new(&path, "./a", &world());
