@@ -192,7 +192,23 @@ mod tests {
             failed,
         });
         let leaves = Just(NodeSays::Leaves);
-        prop_oneof![begin, want, has, withhold, message, flushed, leaves]
+        let attempt = any::<([String; 2], [u64; 2], Option<u64>)>();
+        let attempt = attempt.prop_flat_map(|([run, task], [submit, last], given)| {
+            let failed = NodeSays::Failed {
+                run: run.clone(),
+                task: task.clone(),
+                submit,
+            };
+            let runs = NodeSays::Runs {
+                run,
+                task,
+                submit,
+                last,
+                given,
+            };
+            prop_oneof![Just(runs), Just(failed)]
+        });
+        prop_oneof![begin, want, has, withhold, message, flushed, leaves, attempt]
     }
 
     /// What the master says about them.

@@ -74,6 +74,7 @@ const LAUNCHER_PREFIXES: &[&[u8]] = &[
     b"PALS_SIZE",
     b"PALS_SPOOL_DIR",
     b"PALS_STARTUP",
+    b"PMC_LAUNCH_",
     b"PMI2_",
     b"PMIX_",
     b"PMI_",
@@ -241,6 +242,7 @@ mod tests {
             "MV2_COMM_WORLD_RANK",
             "JSM_NAMESPACE_RANK",
             "PMIX_RANK",
+            "PMC_LAUNCH_RANK",
             "OMPI_COMM_WORLD_RANK",
             "MPI_LOCALRANKID",
         ] {

@@ -492,5 +492,8 @@ impl TaskStore {
     }
 }
 
+mod agreement;
 #[cfg(test)]
 mod tests;
+
+pub use agreement::Start;
