@@ -7,6 +7,7 @@ mod output;
 mod proxies;
 mod report;
 mod signals;
+mod spread;
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -64,6 +65,8 @@ struct Launch<'a> {
     /// Where ranks were that a signal has ended, with their hosts.
     stacks: Vec<(String, HostStacks)>,
     has_warned_of_mpi: bool,
+    /// What is sent to the hosts.
+    spread: Option<spread::Spread>,
 }
 
 /// Runs a launch. Returns its exit code.
@@ -99,6 +102,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, LaunchError> {
         kill_at: None,
         stacks: Vec::new(),
         has_warned_of_mpi: false,
+        spread: None,
     };
     let started = launch.load_somewhere(&mut hosts, &lines);
     let loaded = begun.elapsed();
@@ -227,7 +231,12 @@ impl Launch<'_> {
                     ));
                 }
             }
-            ToFront::Here { .. } | ToFront::Stopped { .. } | ToFront::Failed { .. } => {}
+            ToFront::Here { .. }
+            | ToFront::Stopped { .. }
+            | ToFront::Failed { .. }
+            | ToFront::Room(_)
+            | ToFront::Wrong { .. }
+            | ToFront::Spread => {}
         }
         Ok(())
     }
