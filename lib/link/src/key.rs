@@ -47,13 +47,19 @@ impl RunKey {
         Ok(Self(document.as_ref().to_vec()))
     }
 
-    pub(crate) fn from_bytes(bytes: Vec<u8>) -> Result<Self, KeyError> {
+    /// Reads what [`Self::as_bytes`] returns.
+    ///
+    /// # Errors
+    /// It is no key.
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, KeyError> {
         let key = Self(bytes);
         key.certified()?;
         Ok(key)
     }
 
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    /// The secret, for other members of the run only.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 

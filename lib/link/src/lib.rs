@@ -44,7 +44,7 @@ pub use key::{KeyError, RunKey};
 pub use listener::{Listen, ServerError};
 pub use memory::MemoryAgent;
 pub use offline::serve_bytes;
-pub use peer::{Growing, Offered, PeerError, PeerServer, fetch};
+pub use peer::{Growing, Offered, PeerError, PeerServer, Progress, fetch};
 pub use server::{Hub, JoinError, Server, Service, SessionId};
 pub use session::{Received, Session, SessionError};
 pub use silence::SilentAddresses;

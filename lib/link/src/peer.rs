@@ -72,11 +72,39 @@ pub struct Growing {
     there: watch::Receiver<u64>,
 }
 
+/// How much of a file has come in, for the givers that have its [`Growing`].
+#[derive(Debug)]
+pub struct Progress(watch::Sender<u64>);
+
+impl Progress {
+    /// So many bytes are there, in order. If the file comes in anew, those that were there stay so.
+    pub fn reach(&self, bytes: u64) {
+        self.0.send_if_modified(|there| {
+            let is_more = bytes > *there;
+            *there = bytes.max(*there);
+            is_more
+        });
+    }
+}
+
 impl Growing {
+    /// A file that will come in: it can be offered before its first byte is there.
+    #[must_use]
+    pub fn new(bytes: u64, mode: u32) -> (Progress, Self) {
+        let (progress, there) = watch::channel(0);
+        (Progress(progress), Self { bytes, mode, there })
+    }
+
     /// All bytes that the file will have.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// How many of them are there.
+    #[must_use]
+    pub fn there(&self) -> u64 {
+        *self.there.borrow()
     }
 
     /// Waits until more than `sent` bytes are there.
@@ -128,11 +156,42 @@ impl PeerServer {
         Ok(Self(listener?))
     }
 
+    /// Listens there, and gives files only.
+    ///
+    /// # Errors
+    /// No port or thread can be had, or the key is unusable.
+    pub fn of_files(
+        key: &RunKey,
+        listen: &Listen,
+        find: impl Fn(&str) -> Option<Offered> + Send + 'static,
+    ) -> Result<Self, ServerError> {
+        Self::start(key, listen, find, Box::new(NoCommands))
+    }
+
     /// The port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.0.port()
     }
+}
+
+/// Those of a member of no gang.
+struct NoCommands;
+
+impl Commands for NoCommands {
+    fn knows(&self, _: command::Gang) -> Result<bool, String> {
+        Err("it is in no gang".to_owned())
+    }
+
+    fn learn(&self, _: command::Gang, _: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn start(&self, _: command::Gang, _: &pmc_wire::command::Call) -> Result<command::Running, String> {
+        Err("it is in no gang".to_owned())
+    }
+
+    fn cut(&self, _: command::Gang) {}
 }
 
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
@@ -260,49 +319,21 @@ mod tests {
         }
     }
 
-    /// A member of no gang.
-    struct NoCommands;
-
-    impl Commands for NoCommands {
-        fn knows(&self, _: command::Gang) -> Result<bool, String> {
-            Err("it is in no gang".to_owned())
-        }
-
-        fn learn(&self, _: command::Gang, _: &[u8]) -> Result<(), String> {
-            Ok(())
-        }
-
-        fn start(&self, _: command::Gang, _: &pmc_wire::command::Call) -> Result<command::Running, String> {
-            Err("it is in no gang".to_owned())
-        }
-
-        fn cut(&self, _: command::Gang) {}
-    }
-
-    fn no_commands() -> Box<dyn Commands> {
-        Box::new(NoCommands)
-    }
-
     const KEEP_ON: &dyn Fn() -> bool = &|| true;
     const NOBODY: &dyn Fn(Growing) = &|_| {};
 
     fn server(key: &RunKey, content: Vec<u8>) -> (PeerServer, String) {
-        let server = PeerServer::start(
-            key,
-            &Listen::loopback(),
-            move |wanted| {
-                let mut file = tempfile::tempfile().ok().filter(|_| wanted == "known")?;
-                file.write_all(&content).ok()?;
-                file.seek(SeekFrom::Start(0)).ok()?;
-                let lock = file.try_clone().ok()?;
-                Some(Offered {
-                    file,
-                    lock: Some(lock),
-                    growing: None,
-                })
-            },
-            no_commands(),
-        );
+        let server = PeerServer::of_files(key, &Listen::loopback(), move |wanted| {
+            let mut file = tempfile::tempfile().ok().filter(|_| wanted == "known")?;
+            file.write_all(&content).ok()?;
+            file.seek(SeekFrom::Start(0)).ok()?;
+            let lock = file.try_clone().ok()?;
+            Some(Offered {
+                file,
+                lock: Some(lock),
+                growing: None,
+            })
+        });
         let server = server.unwrap();
         let address = format!("127.0.0.1:{}", server.port());
         (server, address)
@@ -328,25 +359,16 @@ mod tests {
     }
 
     /// A server of a file of two chunks that comes in as the sender says.
-    fn growing_server(key: &RunKey, file: &File) -> (PeerServer, String, watch::Sender<u64>) {
-        let (progress, there) = watch::channel(0);
+    fn growing_server(key: &RunKey, file: &File) -> (PeerServer, String, Progress) {
+        let (progress, growing) = Growing::new(2 * CHUNK as u64, 0o600);
         let file = file.try_clone().unwrap();
-        let server = PeerServer::start(
-            key,
-            &Listen::loopback(),
-            move |_| {
-                Some(Offered {
-                    file: file.try_clone().ok()?,
-                    lock: None,
-                    growing: Some(Growing {
-                        bytes: 2 * CHUNK as u64,
-                        mode: 0o600,
-                        there: there.clone(),
-                    }),
-                })
-            },
-            no_commands(),
-        );
+        let server = PeerServer::of_files(key, &Listen::loopback(), move |_| {
+            Some(Offered {
+                file: file.try_clone().ok()?,
+                lock: None,
+                growing: Some(growing.clone()),
+            })
+        });
         let server = server.unwrap();
         let address = format!("127.0.0.1:{}", server.port());
         (server, address, progress)
@@ -358,7 +380,7 @@ mod tests {
         let first = tempfile::tempfile().unwrap();
         let (_first, first_address, progress) = growing_server(&key, &first);
         first.write_all_at(&[1; CHUNK], 0).unwrap();
-        progress.send_replace(CHUNK as u64);
+        progress.reach(CHUNK as u64);
         // The second member gives what it has to the third one, before the last chunk exists.
         let second = tempfile::tempfile().unwrap();
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -370,24 +392,19 @@ mod tests {
         });
         let growing = receiver.recv().unwrap();
         assert_eq!(growing.bytes(), 2 * CHUNK as u64);
-        let server = PeerServer::start(
-            &key,
-            &Listen::loopback(),
-            move |_| {
-                Some(Offered {
-                    file: second.try_clone().ok()?,
-                    lock: None,
-                    growing: Some(growing.clone()),
-                })
-            },
-            no_commands(),
-        );
+        let server = PeerServer::of_files(&key, &Listen::loopback(), move |_| {
+            Some(Offered {
+                file: second.try_clone().ok()?,
+                lock: None,
+                growing: Some(growing.clone()),
+            })
+        });
         let server = server.unwrap();
         let third = tempfile::tempfile().unwrap();
         let finish = || {
             if third.metadata().unwrap().len() == CHUNK as u64 {
                 first.write_all_at(&[2; CHUNK], CHUNK as u64).unwrap();
-                progress.send_replace(2 * CHUNK as u64);
+                progress.reach(2 * CHUNK as u64);
             }
             true
         };
@@ -406,7 +423,7 @@ mod tests {
         let first = tempfile::tempfile().unwrap();
         let (_server, address, progress) = growing_server(&key, &first);
         first.write_all_at(&[1; CHUNK], 0).unwrap();
-        progress.send_replace(CHUNK as u64);
+        progress.reach(CHUNK as u64);
         let progress = std::cell::Cell::new(Some(progress));
         let mut copy = tempfile::tempfile().unwrap();
         let watched = copy.try_clone().unwrap();

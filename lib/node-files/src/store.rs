@@ -16,7 +16,7 @@ use nix::sys::statvfs::statvfs;
 use pmc_files::OFlags;
 use rustix::fs::{FlockOperation, flock};
 
-use crate::{NodeFile, identity, make_private, remove_tree};
+use crate::{NodeFile, identity, is_private, make_private, remove_tree};
 
 /// How long an entry stays that nobody uses.
 const UNUSED_LIMIT: Duration = Duration::from_secs(3600);
@@ -138,6 +138,33 @@ impl Store {
             true => Self { directory }.shrink(0),
             false => Vec::new(),
         }
+    }
+
+    /// Removes all entries that nobody uses, and what killed processes have left.
+    #[must_use]
+    pub fn clear(&self) -> Vec<Unremoved> {
+        let mut unremoved = Vec::new();
+        for entry in self.entries() {
+            self.remove_unused(&entry.key, &mut unremoved);
+        }
+        unremoved
+    }
+
+    /// Does the same for the store in a directory, if there is one, and removes the directory if nobody uses
+    /// anything in it.
+    #[must_use]
+    pub fn dissolve(directory: PathBuf) -> Vec<Unremoved> {
+        if !is_private(&directory) {
+            return Vec::new();
+        }
+        let this = Self { directory };
+        let unremoved = this.clear();
+        if this.entries().is_empty() {
+            let _ = fs::remove_file(this.directory.join(SWEPT));
+            // It has something else in it, or somebody uses it again.
+            let _ = fs::remove_dir(&this.directory);
+        }
+        unremoved
     }
 
     /// Returns an entry if it is there, or the right to bring its file. Never waits.
@@ -381,13 +408,19 @@ pub struct Filling<'s> {
 }
 
 impl Filling<'_> {
+    /// The directory that [`Self::directory`] makes.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.store.directory.join(&self.key).join(NEW)
+    }
+
     /// Removes what was there, and returns a new directory for the file.
     ///
     /// # Errors
     /// It cannot be made.
     pub fn directory(&self) -> io::Result<PathBuf> {
         self.store.remove(&self.key)?;
-        let new = self.store.directory.join(&self.key).join(NEW);
+        let new = self.path();
         fs::create_dir_all(&new)?;
         Ok(new)
     }
@@ -402,7 +435,7 @@ impl Filling<'_> {
         let file = self.store.data(&self.key);
         fs::rename(new, &file)?;
         // What cannot be removed goes with the entry.
-        let _ = remove_tree(&self.store.directory.join(&self.key).join(NEW));
+        let _ = remove_tree(&self.path());
         if is_read_only {
             let mode = fs::metadata(&file)?.mode();
             fs::set_permissions(&file, fs::Permissions::from_mode(mode & !0o222))?;

@@ -216,6 +216,10 @@ none\t'No rank'"
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l output -d 'Write output into files; %r is the rank' -r
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l wait -d 'Seconds between SIGTERM and SIGKILL for the others if a rank has failed' -r
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l load-tries -d 'How often ranks are started on other hosts of the task if some of the chosen ones cannot start them' -r
+complete -c pmc -n "__fish_pmc_using_subcommand launch" -l bcast -d 'Send programs to hosts that do not see them (auto, also without a value), or to all hosts' -r -f -a "auto\t'Those that some host does not see, to those hosts'
+always\t'All programs, to all hosts'
+never\t'No program'"
+complete -c pmc -n "__fish_pmc_using_subcommand launch" -l files -d 'With --bcast, send these files, too: ranks find them in the directory PMC_LAUNCH_FILES' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l report -d 'Write host, process and end of each rank into a file, a JSON object a line' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l set -d 'Set variables by which ranks of other systems find each other' -r -f -a "torch\t'PyTorch: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT'"
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l strace -d 'Write the system calls of ranks into files strace.JOB.RANK in this directory, by strace; JOB is the number of the process of this program' -r -F
@@ -226,6 +230,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand launch" -l tag -d 'Write the ran
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l timestamp -d 'Write the time before each line of output'
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l keep-going -d 'Go on if a rank has failed'
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -s g -l trace -d 'Say in which function, file and line ranks were that a signal has ended'
+complete -c pmc -n "__fish_pmc_using_subcommand launch" -l send-libs -d 'With --bcast, send libraries, too: those that the loader of a program finds outside /lib and /usr'
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l timing -d 'Say how long each step took'
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l dry-run -d 'Say where each rank would run, and start nothing'
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l hold -d 'Stop ranks before their first instruction until Enter is pressed, so that debuggers can be attached'

@@ -76,6 +76,16 @@ pub struct Options {
     #[arg(long, value_name = "TRIES", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) load_tries: u32,
+    /// Send programs to hosts that do not see them (auto, also without a value), or to all hosts
+    #[arg(long, value_enum, value_name = "WHEN", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "auto")]
+    pub(crate) bcast: Option<Bcast>,
+    /// With --bcast, send libraries, too: those that the loader of a program finds outside /lib and /usr
+    #[arg(long, requires = "bcast")]
+    pub(crate) send_libs: bool,
+    /// With --bcast, send these files, too: ranks find them in the directory PMC_LAUNCH_FILES
+    #[arg(long, value_delimiter = ',', requires = "bcast")]
+    pub(crate) files: Vec<PathBuf>,
     /// Write host, process and end of each rank into a file, a JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
@@ -106,6 +116,9 @@ Load files have lines of one of three kinds, with words as in DAG files; # begin
   yod      [-sz RANKS] [-l HOSTS] PROGRAM ARGUMENTS
   srun     RANKS PROGRAM ARGUMENTS     RANKS such as 0-3,7 or *; %t is the rank, %o its number in the line
   mpiexec  -n RANKS PROGRAM ARGUMENTS
+
+With --bcast, files are in the first of $PMC_PROGRAM_DIR, /dev/shm, $TMPDIR and /tmp of each host that has room.
+If a host has none, all hosts take them from below $PARALLEL_FILE_SYSTEM, else from .programs in this directory.
 
 Signals: USR1 and USR2 go to all ranks. INT sends them TERM, a second one KILL, the third ends this program.
 
@@ -146,6 +159,18 @@ pub(crate) enum Bind {
 pub(crate) enum Set {
     /// PyTorch: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT
     Torch,
+}
+
+/// Which programs are sent to hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Bcast {
+    /// Those that some host does not see, to those hosts
+    Auto,
+    /// All programs, to all hosts
+    Always,
+    /// No program
+    #[default]
+    Never,
 }
 
 /// Names of hosts.
@@ -270,6 +295,10 @@ mod tests {
         assert_eq!(options.words, ["./a", "-n", "7", "--help"]);
         assert_eq!(options.wanted().ranks, Some(4));
         assert_eq!(parsed(&["--on", "n[1-2]", "a"]).wanted().on, ["n1", "n2"]);
+        let sent = parsed(&["--bcast", "--files", "f,g", "--files", "h", "a"]);
+        assert_eq!((sent.bcast, sent.files.len()), (Some(Bcast::Auto), 3));
+        assert_eq!(parsed(&["--bcast=always", "a"]).bcast, Some(Bcast::Always));
+        assert_eq!(parsed(&["a"]).bcast, None);
     }
 
     #[test]
@@ -281,6 +310,9 @@ mod tests {
             &["--keep-going", "--wait", "3", "a"],
             &["-n", "3"],
             &["--hold", "-g", "a"],
+            &["--send-libs", "a"],
+            &["--files", "f", "a"],
+            &["--bcast=often", "a"],
         ] {
             let all = std::iter::once(&NAME).chain(words);
             assert!(Options::try_parse_from(all).is_err(), "{words:?}");

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::strace::Strace;
+use crate::spread::messages::{Offer, Room, Sources};
 
 /// Bytes of a stream in one frame, at most.
 pub(crate) const MAX_DATA: usize = 32 << 10;
@@ -47,6 +48,10 @@ pub(crate) enum ToProxy {
     Taken { rank: u32, stream: Stream },
     /// Whatever is left is to be killed, and the proxy ends.
     Done,
+    /// What the host is to have before its ranks are started.
+    Offer(Box<Offer>),
+    /// From where it gets what it lacks of that.
+    Sources(Box<Sources>),
 }
 
 /// What a proxy says.
@@ -79,6 +84,12 @@ pub(crate) enum ToFront {
     Trace(HostStacks),
     /// A rank speaks another protocol than the one it was started for, so that it finds no other rank.
     Alone { rank: u32 },
+    /// What it has of the files that were offered, and room for the others.
+    Room(Room),
+    /// Hosts have given wrong bytes of a file.
+    Wrong { file: u32, from: Vec<u32> },
+    /// It has all files.
+    Spread,
 }
 
 /// A key and its value.

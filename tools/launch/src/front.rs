@@ -10,6 +10,7 @@ mod output;
 mod proxies;
 mod report;
 mod signals;
+mod spread;
 mod torch;
 mod usage;
 
@@ -75,6 +76,8 @@ struct Launch<'a> {
     /// Where ranks were that a signal has ended, with their hosts.
     stacks: Vec<(String, HostStacks)>,
     has_warned_of_mpi: bool,
+    /// What is sent to the hosts.
+    spread: Option<spread::Spread>,
 }
 
 /// Runs a launch. Returns its exit code.
@@ -143,6 +146,7 @@ impl<'a> Launch<'a> {
             kill_at: None,
             stacks: Vec::new(),
             has_warned_of_mpi: false,
+            spread: None,
         }
     }
 }
@@ -282,7 +286,12 @@ impl Launch<'_> {
                     ));
                 }
             }
-            ToFront::Here { .. } | ToFront::Stopped { .. } | ToFront::Failed { .. } => {}
+            ToFront::Here { .. }
+            | ToFront::Stopped { .. }
+            | ToFront::Failed { .. }
+            | ToFront::Room(_)
+            | ToFront::Wrong { .. }
+            | ToFront::Spread => {}
         }
         Ok(())
     }

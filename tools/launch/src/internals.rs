@@ -126,9 +126,13 @@ mod tests {
     use super::*;
     use crate::frames::{Bytes, Input, Load, LocalRank, NameRequest, Pair, Stream};
     use crate::strace::Strace;
+    use crate::spread::messages::{
+        Kind, Lack, Needs, Offer, OfferedFile, Part, RawPath, Room, Secret, Source, Sources,
+    };
 
     fn to_proxy() -> Vec<ToProxy> {
         let bytes = |text: &str| Bytes(text.as_bytes().to_vec());
+        let raw = |text: &str| RawPath(text.as_bytes().to_vec());
         let pair = || Pair {
             key: "k".to_owned(),
             value: "v".to_owned(),
@@ -176,6 +180,34 @@ mod tests {
                 stream: Stream::Err,
             },
             ToProxy::Done,
+            ToProxy::Offer(Box::new(Offer {
+                secret: Secret(vec![1, 2]),
+                folder: Some(raw("/ram")),
+                takes_seen: true,
+                files: vec![OfferedFile {
+                    sha256: "ab".repeat(32),
+                    bytes: 7,
+                    path: raw("/home/a"),
+                    seen: (3, 4, 5),
+                }],
+                programs: vec![Needs {
+                    program: 0,
+                    parts: vec![Part {
+                        kind: Kind::Program,
+                        name: raw("a"),
+                        file: 0,
+                    }],
+                }],
+            })),
+            ToProxy::Sources(Box::new(Sources {
+                files: vec![Source {
+                    file: 0,
+                    givers: vec![1, 0],
+                }],
+                hosts: [(0, vec!["n1:7".to_owned()])].into(),
+                front: vec!["n1:8".to_owned()],
+                instead: vec![(0, raw("/shared"))],
+            })),
         ]
     }
 
@@ -216,6 +248,17 @@ mod tests {
             ToFront::Abort { rank: 2, code: 3 },
             ToFront::Trace(stacks),
             ToFront::Alone { rank: 3 },
+            ToFront::Room(Room {
+                port: 7,
+                addresses: vec!["10.0.0.1:7".to_owned()],
+                missing: vec![0],
+                lack: Some(Lack { needs: 7, has: 3 }),
+            }),
+            ToFront::Wrong {
+                file: 0,
+                from: vec![1],
+            },
+            ToFront::Spread,
             ToFront::Ended {
                 rank: 2,
                 status: 11,

@@ -15,6 +15,8 @@
 //! In a batch job, `pmc launch` hands the launch to a run of its own, the *session*, as a task over
 //! several hosts; the task is this program again (`relay`).
 //!
+//! With `--bcast`, the front end sends programs to hosts that do not see them (`spread`).
+//!
 //! The command line is in `arguments`, load files in `loadfile`, which rank runs where in `world`. The
 //! protocol by which MPI libraries find each other, PMI-1, is in `pmi`, without any file or process.
 
@@ -29,6 +31,7 @@ mod loadfile;
 mod pmi;
 mod proxy;
 pub mod relay;
+mod spread;
 mod strace;
 mod world;
 

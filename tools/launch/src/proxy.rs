@@ -4,9 +4,10 @@
 //! stopped at their `execve`.
 
 mod environment;
-mod program;
+pub(crate) mod program;
 mod rank;
 mod service;
+mod spread;
 mod strace;
 mod tracer;
 
@@ -23,6 +24,7 @@ use crate::frames::{FrameReader, Input, Load, PmiEnd, ToFront, ToProxy, send};
 use crate::{NAME, NOT_STARTED};
 use rank::{Rank, Setting};
 use service::Pmi;
+use spread::{Places, Spread};
 use tracer::Tracer;
 
 /// When ranks that have said nothing by PMI are looked at, after their start: what they have loaded.
@@ -63,6 +65,8 @@ struct Proxy {
     holds: bool,
     /// When to look at silent ranks: the last one is next.
     looks: Vec<Instant>,
+    /// What the front end has sent.
+    spread: Option<Spread>,
 }
 
 /// The program, as a proxy of a front end of this version.
@@ -79,6 +83,10 @@ pub(crate) fn main(version: Option<&OsString>) -> ExitCode {
     let mut proxy = Proxy::default();
     let ended = proxy.run();
     proxy.kill_all();
+    match proxy.spread.take() {
+        Some(spread) => spread.end(),
+        None => spread::clear_left(),
+    }
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         // Who would hear more of it?
@@ -186,6 +194,14 @@ impl Proxy {
                 Ok(())
             }
             ToProxy::Done => Ok(()),
+            ToProxy::Offer(offer) => {
+                self.spread = Some(Spread::start(*offer)?);
+                Ok(())
+            }
+            ToProxy::Sources(sources) => {
+                self.spread.iter().for_each(|spread| spread.get(&sources));
+                Ok(())
+            }
         }
     }
 
@@ -290,7 +306,8 @@ impl Proxy {
 
     /// On failure, says what failed, and why.
     fn start_ranks(&mut self, load: &Load) -> Result<(), (String, String)> {
-        let setting = Setting::new(load)?;
+        let places = self.spread.as_ref().map_or_else(Places::new, Spread::complete);
+        let setting = Setting::new(load, places)?;
         self.holds = load.holds;
         if load.has_pmi {
             self.pmi = Some(Pmi::new(load));

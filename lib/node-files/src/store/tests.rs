@@ -168,3 +168,27 @@ fn what_is_no_lock_is_not_read() {
     fs::write(store.data("large"), "").unwrap();
     assert!(matches!(store.access("large").unwrap(), Access::Fill(_)));
 }
+
+#[test]
+fn a_store_that_nobody_uses_goes_with_what_killed_processes_have_left() {
+    let base = tempfile::tempdir().unwrap();
+    let directory = base.path().join("store");
+    let store = open(base.path());
+    let held = fill(&store, "used", "data", Limit::None);
+    drop(fill(&store, "unused", "data", Limit::None));
+    let killed = filling(&store, "killed");
+    fs::write(killed.directory().unwrap().join("f"), "half").unwrap();
+    // Its lock goes, and nothing else.
+    fs::rename(directory.join("killed.lock"), base.path().join("kept")).unwrap();
+    fs::write(directory.join("killed.lock"), "").unwrap();
+    std::mem::forget(killed);
+    let live = filling(&store, "live");
+    live.directory().unwrap();
+    assert!(Store::dissolve(directory.clone()).is_empty());
+    assert_eq!(keys(&store), ["live", "used"]);
+    drop((held, live));
+    assert!(store.clear().is_empty() && keys(&store).is_empty());
+    assert!(Store::dissolve(directory.clone()).is_empty());
+    assert!(!directory.exists());
+    assert!(Store::dissolve(directory).is_empty());
+}

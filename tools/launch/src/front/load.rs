@@ -14,19 +14,19 @@ use crate::loadfile::Line;
 use crate::world::{World, words_for};
 
 /// Longest time until all ranks stand before their first instruction.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a host could not do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Failure {
+pub(super) struct Failure {
     /// The program; empty if it is the host itself.
-    what: String,
-    why: String,
-    host: usize,
+    pub(super) what: String,
+    pub(super) why: String,
+    pub(super) host: usize,
 }
 
 /// Why ranks do not go.
-enum NotLoaded {
+pub(super) enum NotLoaded {
     /// It is of no use to try again.
     Error(LaunchError),
     /// Some hosts have failed.
@@ -87,6 +87,7 @@ impl Launch<'_> {
 
     /// Lets all ranks stop before their first instruction, then lets them go.
     fn load(&mut self, hosts: &AvailableHosts) -> Result<(), NotLoaded> {
+        self.send_programs()?;
         let common = self.common(hosts)?;
         for (number, ranks) in self.ranks_by_host().into_iter().enumerate() {
             let load = self.load_of(&common, number as u32, ranks);
@@ -270,6 +271,6 @@ impl Launch<'_> {
     }
 }
 
-fn interrupted(signal: i32) -> LaunchError {
+pub(super) fn interrupted(signal: i32) -> LaunchError {
     LaunchError::Failed(format!("signal {signal} before it began"))
 }

@@ -22,7 +22,7 @@ const MAX_TABLE: u64 = 16 << 20;
 ///
 /// # Errors
 /// There is none, or it cannot be executed: why.
-pub(super) fn find(word: &[u8], path: Option<&[u8]>) -> Result<PathBuf, String> {
+pub(crate) fn find(word: &[u8], path: Option<&[u8]>) -> Result<PathBuf, String> {
     let name = OsStr::from_bytes(word);
     if word.contains(&b'/') {
         return Ok(PathBuf::from(name));

@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 use pmc_spawn::{CStrings, Child, FIRST_KEPT, Spawn, Spawner};
 
 use super::environment::{self, Numbers};
+use super::spread::Places;
 use super::tracer::Tracer;
 use super::{program, say, strace};
 use crate::frames::{Bytes, Load, LocalRank, MAX_DATA, Stream, ToFront};
@@ -110,6 +111,8 @@ impl Command {
 /// What all ranks of this host have in common.
 pub(super) struct Setting<'a> {
     load: &'a Load,
+    /// Where programs are that were sent.
+    places: Places,
     own: Vec<(Vec<u8>, Vec<u8>)>,
     null: File,
     /// CPUs of each rank; empty if ranks are not bound.
@@ -118,7 +121,7 @@ pub(super) struct Setting<'a> {
 
 impl<'a> Setting<'a> {
     /// Goes to the directory of the launch. On failure, returns what failed, and why.
-    pub(super) fn new(load: &'a Load) -> Result<Self, (String, String)> {
+    pub(super) fn new(load: &'a Load, places: Places) -> Result<Self, (String, String)> {
         let directory = std::ffi::OsStr::from_bytes(&load.directory.0);
         let failed = |error: io::Error| (directory.to_string_lossy().into_owned(), reason(&error));
         std::env::set_current_dir(directory).map_err(failed)?;
@@ -126,6 +129,7 @@ impl<'a> Setting<'a> {
         let own = std::env::vars_os().map(|(name, value)| (name.into_vec(), value.into_vec()));
         Ok(Self {
             load,
+            places,
             own: own.collect(),
             null: File::open("/dev/null").map_err(|error| ("/dev/null".to_owned(), reason(&error)))?,
             cpus: if load.binds {
@@ -170,11 +174,19 @@ impl<'a> Setting<'a> {
             local,
         };
         let descriptor = pmi.as_ref().map(|_| FIRST_KEPT);
-        let variables = environment::of_rank(self.load, self.own.iter().cloned(), &numbers, descriptor);
+        let mut variables = environment::of_rank(self.load, self.own.iter().cloned(), &numbers, descriptor);
         let words = self.words(rank);
         let first = words.first().map_or(&[][..], |word| &word.0);
-        let path = variables.get(&b"PATH"[..]).map(Vec::as_slice);
-        let file = program::find(first, path).map_err(|why| (shown(), why))?;
+        let file = match self.places.get(&rank.program) {
+            Some(place) => {
+                place.add_to(&mut variables);
+                place.program.clone()
+            }
+            None => {
+                let path = variables.get(&b"PATH"[..]).map(Vec::as_slice);
+                program::find(first, path).map_err(|why| (shown(), why))?
+            }
+        };
         if self.load.has_pmi
             && self.load.size > 1
             && let Some(library) = program::open_mpi_of(&file)
