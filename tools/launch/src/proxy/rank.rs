@@ -197,6 +197,7 @@ impl<'a> Setting<'a> {
             );
             return Err((shown(), why));
         }
+        let path = variables.get(&b"PATH"[..]).map(Vec::as_slice);
         let wrapped = strace::wrap(self.load.strace.as_ref(), rank.rank, (&file, words), path)?;
         let (file, words) = match &wrapped {
             Some(wrapped) => (&wrapped.file, &wrapped.words[..]),
