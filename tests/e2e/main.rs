@@ -7,6 +7,7 @@
 #![expect(clippy::panic, reason = "a test fails by a panic")]
 
 mod bad_input;
+mod broadcast;
 mod chains;
 mod checkpoints;
 mod checkpoints_on_nodes;

@@ -216,6 +216,18 @@ impl Network {
         self.shell(node.0.holder.id(), &script)
     }
 
+    /// Limits the line of a node in both directions, in megabits a second: packets wait for their turn.
+    ///
+    /// # Errors
+    /// The node is off, or `tc` is missing.
+    pub fn limit_line(&self, node: &Node, megabits: u32) -> io::Result<()> {
+        let limit = |device: &str| {
+            format!("tc qdisc add dev {device} root tbf rate {megabits}mbit burst 256kb latency 200ms")
+        };
+        self.shell(node.0.holder.id(), &limit("eth0"))?;
+        self.shell(self.switch.id(), &limit(&format!("v{}", node.0.plug)))
+    }
+
     /// Loses packets that come to a node at random.
     pub(super) fn lose_packets(&self, node: &Node, percent: u32) -> io::Result<()> {
         let script = format!(
