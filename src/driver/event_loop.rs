@@ -236,6 +236,8 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Waits for a message, then handles it and all others that have arrived.
     fn receive(&mut self) -> Result<(), RunError> {
+        // Before tasks start, nothing writes logs: hosts are prepared.
+        self.run.out.send_held();
         let until = |deadline: Instant| deadline.saturating_duration_since(clock::now());
         let mut timeout = self.next_deadline().map_or(Duration::MAX, until);
         if self.run.master.has_prefilled() {

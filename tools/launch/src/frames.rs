@@ -14,8 +14,8 @@ pub(crate) use pmc_wire::command::{Stream, send};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::strace::Strace;
 use crate::spread::messages::{Offer, Room, Sources};
+use crate::strace::Strace;
 
 /// Bytes of a stream in one frame, at most.
 pub(crate) const MAX_DATA: usize = 32 << 10;

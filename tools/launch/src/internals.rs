@@ -125,10 +125,10 @@ mod tests {
 
     use super::*;
     use crate::frames::{Bytes, Input, Load, LocalRank, NameRequest, Pair, Stream};
-    use crate::strace::Strace;
     use crate::spread::messages::{
         Kind, Lack, Needs, Offer, OfferedFile, Part, RawPath, Room, Secret, Source, Sources,
     };
+    use crate::strace::Strace;
 
     fn to_proxy() -> Vec<ToProxy> {
         let bytes = |text: &str| Bytes(text.as_bytes().to_vec());
