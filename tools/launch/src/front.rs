@@ -84,10 +84,6 @@ struct Launch<'a> {
 pub(crate) fn run(options: &Options) -> Result<u8, LaunchError> {
     let begun = Instant::now();
     let mut hosts = hosts::available(&mut |name| std::env::var_os(name))?;
-    if options.run.is_some() && !hosts.is_task {
-        let why = "--run is an option of `pmc launch`";
-        return Err(LaunchError::Usage(why.to_owned()));
-    }
     let lines = lines::of_words(&options.words)?;
     let world = World::new(&hosts.hosts, &options.wanted(), lines.0.clone(), lines.1)?;
     if options.dry_run {
