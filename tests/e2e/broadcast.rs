@@ -226,7 +226,7 @@ echo left $(left) $(ls -A shared .programs 2>/dev/null | grep -c pmc-)
     assert_eq!(runs("/shared/pmc-programs-"), 3, "{out}\n{err}");
     // Those of another line have room.
     assert_eq!(runs("/dev/shm/"), 2, "{out}\n{err}");
-    assert!(out.contains("other /dev/shm/"), "{out}");
+    assert!(out.contains("other /tmp/pmc-programs-"), "{out}");
     assert!(err.contains("n3: no room for 5.0 MB"), "{err}");
 }
 
@@ -273,7 +273,8 @@ fn all_hosts_have_a_program_soon_after_the_first_one() {
     );
     let mut scene = Scene::new(hosts, &script);
     let (out, err) = scene.run(|_| SETTING, Some(megabits));
-    assert_eq!(out.lines().count(), 2 + hosts, "{out}\n{err}");
+    let ran = out.lines().filter(|line| line.starts_with('n')).count();
+    assert_eq!(ran, 2 + hosts, "{out}\n{err}");
     let times: Vec<f64> = err
         .lines()
         .filter_map(|line| line.strip_prefix("programs sent to ")?.split(" in ").nth(1))
