@@ -23,7 +23,6 @@ use serde::{Deserialize, Serialize};
 
 use super::peers::Peers;
 use crate::host;
-use crate::node::{NodeService, OfGang, ServedAttempt};
 use crate::options::WorkerOptions;
 use crate::protocol::{Assignment, GangHost, GangToken, Membership, Part, Rank, SubmitId};
 use crate::transport::agents::messages;
@@ -69,8 +68,6 @@ struct Gang {
     is_cut: bool,
     /// No more commands start.
     is_ending: bool,
-    /// On a member: lets its processes save their state.
-    served: Option<ServedAttempt>,
     /// Where processes of this host call.
     _socket: Option<OpenSocket>,
 }
@@ -114,8 +111,6 @@ pub(super) struct Leftover {
 struct Gangs {
     peers: Arc<Peers>,
     options: WorkerOptions,
-    /// What tasks save their state with.
-    node: Option<Arc<NodeService>>,
     all: Mutex<BTreeMap<GangToken, Gang>>,
     /// The agent ends: this host becomes no member any more.
     is_closed: AtomicBool,
@@ -145,7 +140,6 @@ impl Channels {
         let gangs = Arc::new(Gangs {
             peers: Arc::clone(peers),
             options: options.clone(),
-            node: worker::node_service(options),
             all: Mutex::default(),
             is_closed: AtomicBool::new(false),
         });
@@ -181,7 +175,6 @@ impl Members for Channels {
             groups: BTreeSet::new(),
             is_cut: false,
             is_ending: false,
-            served: self.gangs.serve(membership),
             _socket: self.listen(&name),
         };
         let mut all = self.gangs.lock();
@@ -251,8 +244,6 @@ impl crate::channels::Channels for Channels {
             groups: BTreeSet::new(),
             is_cut: false,
             is_ending: false,
-            // The worker does it.
-            served: None,
             _socket: self.listen(&name),
         };
         self.gangs.lock().insert(gang.token, gang_here);
@@ -281,15 +272,13 @@ impl Gangs {
 
     /// Ends all processes of a gang on this host, and forgets it. Waits for its commands, at most `limit`.
     fn end(&self, token: GangToken, limit: Option<Duration>) -> Option<Leftover> {
-        let (is_lead, served) = {
+        let is_lead = {
             let mut all = self.lock();
             let gang = all.get_mut(&token)?;
             gang.is_ending = true;
             gang.signal(Signal::SIGTERM);
-            (gang.is_lead, gang.served.take())
+            gang.is_lead
         };
-        // From now on, nothing that its processes save here counts.
-        drop(served);
         // The worker of the lead looks for all that its attempt has left.
         let killed = match is_lead {
             true => Vec::new(),
@@ -309,16 +298,6 @@ impl Gangs {
             is_cut: gang.is_cut,
             killed,
         })
-    }
-
-    /// Lets the processes that a gang has on this host save their state.
-    fn serve(&self, membership: &Membership) -> Option<ServedAttempt> {
-        let node = self.node.as_ref()?;
-        let dag = worker::dag_of(membership.place.as_deref(), &self.options);
-        // Only the lead knows how many there are.
-        let (token, hosts) = (membership.token, 1);
-        let gang = OfGang { token, hosts };
-        Some(node.begin_of_gang(membership.submit, &membership.task, dag, gang))
     }
 
     fn note_cut(&self, token: GangToken) {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::unistd::geteuid;
 use pmc_checkpoint::nodes::{Given, MasterSays, NodeSays, SavedFile};
-use pmc_checkpoint::{FileRecord, Notice, Settings, Store, StoreError, TaskStore, task_directory};
+use pmc_checkpoint::{FileRecord, Notice, Settings, Store, StoreError, TaskStore};
 use pmc_link::Link;
 
 use super::peers::{GivesFiles, Peers};
@@ -72,8 +72,6 @@ struct State {
     coming: BTreeSet<String>,
     /// What was asked, and the answers that have come.
     wants: BTreeMap<u64, Want>,
-    /// Attempts that run here and have asked, by submit number: what the next master has to know of them.
-    running: BTreeMap<u64, NodeSays>,
     last_number: u64,
     /// The newest safe series.
     safe: BTreeMap<TaskKey, u64>,
@@ -191,7 +189,6 @@ impl Checkpoints {
         let addresses = self.peers.addresses();
         let runs = Store::ids_on_node(&self.folder);
         self.say(NodeSays::Begin { addresses, runs });
-        state.running.values().for_each(|runs| self.say(runs.clone()));
     }
 
     /// Takes what the master says. Returns at once.
@@ -501,18 +498,8 @@ impl Nodes for Checkpoints {
         };
         let end = Instant::now() + MASTER_PATIENCE;
         let answer = self.wait(end, |state| state.wants.get_mut(&number)?.answer.take());
-        let mut state = self.state();
-        state.wants.remove(&number);
-        let given = answer.unwrap_or_else(|| Err("the master of the run does not answer".to_owned()))?;
-        let runs = NodeSays::Runs {
-            run: given.run.clone(),
-            task: task_directory(task).map_err(|error| error.to_string())?,
-            submit: submit.0,
-            last: given.last,
-            given: given.series.as_ref().map(|(series, _)| *series),
-        };
-        state.running.insert(submit.0, runs);
-        Ok(given)
+        self.state().wants.remove(&number);
+        answer.unwrap_or_else(|| Err("the master of the run does not answer".to_owned()))
     }
 
     fn store(&self, run: &str) -> Result<Store, StoreError> {
@@ -566,18 +553,6 @@ impl Nodes for Checkpoints {
             self.has(task, file.clone());
         }
         is_there
-    }
-
-    fn failed(&self, (run, task): (&str, &str), submit: SubmitId) {
-        self.say(NodeSays::Failed {
-            run: run.to_owned(),
-            task: task.to_owned(),
-            submit: submit.0,
-        });
-    }
-
-    fn ended(&self, submit: SubmitId) {
-        self.state().running.remove(&submit.0);
     }
 
     fn withhold(&self, (run, task): (&str, &str), series: u64, reason: &str) {

@@ -484,6 +484,11 @@ impl<'a> AgentProcess<'a> {
         }
         // A simulated host has none of what follows.
         let peers = self.peers.as_ref().filter(|_| !pmc_system::is_simulated());
+        let channels = peers.map(|peers| Channels::start(peers, &options));
+        let channels = channels.transpose()?;
+        options.channels = channels
+            .clone()
+            .map(|channels| channels as Arc<dyn crate::channels::Channels>);
         let settings = checkpoints::settings(&options.environment);
         let keeps = options.away.is_some() || settings.local.is_some();
         self.checkpoints = peers.map(|peers| {
@@ -494,11 +499,6 @@ impl<'a> AgentProcess<'a> {
         });
         let nodes = self.checkpoints.clone().filter(|_| keeps);
         options.nodes = nodes.map(|nodes| nodes as Arc<dyn Nodes>);
-        let channels = peers.map(|peers| Channels::start(peers, &options));
-        let channels = channels.transpose()?;
-        options.channels = channels
-            .clone()
-            .map(|channels| channels as Arc<dyn crate::channels::Channels>);
         let ranks = welcome.first_rank..welcome.first_rank.saturating_add(welcome.slots);
         let members = channels.map(|channels| channels as Arc<dyn Members>);
         #[cfg(feature = "simulated")]

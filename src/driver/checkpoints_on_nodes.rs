@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use pmc_checkpoint::nodes::{Book, Given, MasterSays, NodeId, NodeSays, Orders, SavedFile};
-use pmc_checkpoint::{FileRecord, Settings, Store, StoreError, Use, task_directory, task_name};
+use pmc_checkpoint::{Settings, Store, StoreError, task_directory, task_name};
 use pmc_system::clock;
 
 use super::Run;
@@ -99,6 +99,12 @@ impl<T: MasterTransport> Run<'_, T> {
                 book.has_not(node, &file, &mut orders);
                 self.note_holders(&file);
             }
+            NodeSays::Withhold {
+                run,
+                task,
+                series,
+                reason,
+            } => self.withhold((&run, &task), series, reason),
             NodeSays::Flushed {
                 transfer,
                 file,
@@ -108,41 +114,9 @@ impl<T: MasterTransport> Run<'_, T> {
                 book.leave(node, &mut orders);
                 self.note_leaving(node);
             }
-            said => self.hear_of_attempt(said),
-        }
-        self.send_orders(orders);
-    }
-
-    /// Takes what a node says of attempts.
-    fn hear_of_attempt(&mut self, said: NodeSays) {
-        match said {
-            NodeSays::Withhold {
-                run,
-                task,
-                series,
-                reason,
-            } => self.withhold((&run, &task), series, reason),
-            NodeSays::Closed { dag, mut record } => {
+            NodeSays::Closed { dag, record } => {
                 if let Some(dag) = self.dag_of_run(Path::new(OsStr::from_bytes(&dag))) {
-                    self.note_complete(&dag, &mut record);
                     node::append_record(&dag, &record);
-                }
-            }
-            NodeSays::Runs {
-                run,
-                task,
-                submit,
-                last,
-                given,
-            } => self
-                .checkpoints
-                .on_nodes
-                .book
-                .runs((&run, &task), submit, last, given),
-            NodeSays::Failed { run, task, submit } => {
-                let book = &self.checkpoints.on_nodes.book;
-                if let Some(series) = book.spoiled(&run, &task, submit) {
-                    self.withhold((&run, &task), series, node::SPOILED.to_owned());
                 }
             }
             NodeSays::Message { dag, task, text } => {
@@ -153,9 +127,8 @@ impl<T: MasterTransport> Run<'_, T> {
                     }
                 }
             }
-            // Of nodes and files.
-            _ => {}
         }
+        self.send_orders(orders);
     }
 
     /// Tells all nodes to begin to keep files: the first task has saved its state.
@@ -168,22 +141,6 @@ impl<T: MasterTransport> Run<'_, T> {
         let agents = on_nodes.agents.values();
         let orders = agents.map(|rank| (rank.0, MasterSays::Begin)).collect();
         self.send_orders(orders);
-    }
-
-    /// Notes in a line of the statistics whether its series is complete now: a node does not see what the
-    /// others of an attempt have.
-    fn note_complete(&mut self, dag: &Path, record: &mut FileRecord) {
-        let on_nodes = &mut self.checkpoints.on_nodes;
-        if let Some(store) = on_nodes.stores.get(dag)
-            && record.usage == Use::Written
-            && !record.complete
-            && record.errors == 0
-        {
-            let completed = on_nodes
-                .book
-                .has_completed(store.id(), &record.task, record.series);
-            record.complete = completed;
-        }
     }
 
     /// Notes that a series is not to be given any more, also for the next master.
@@ -299,12 +256,9 @@ impl<T: MasterTransport> Run<'_, T> {
             self.serve_store(&store, &stored);
         }
         let book = &mut self.checkpoints.on_nodes.book;
-        let is_known = book.knows(&run, &directory, submit);
         let (last, series) = book.want(node, (&run, &directory), submit);
         let name = String::from_utf8_lossy(task);
         match &series {
-            // Another node of the attempt has asked before.
-            _ if is_known => {}
             Some((number, _)) if *number == last => {
                 tracing::info!("Task {name} can go on from checkpoint {number}");
             }

@@ -8,19 +8,18 @@ use std::time::Instant;
 
 use pmc_checkpoint::nodes::{GivenFile, SavedFile};
 use pmc_checkpoint::{
-    AllSeries, FileRecord, Interval, Notice, Prefix, Series, Sidecar, Start, Store, StoreError, TaskStore,
-    Use, is_due,
+    AllSeries, FileRecord, Interval, Notice, Prefix, Sidecar, Store, StoreError, TaskStore, Use, is_due,
 };
-use pmc_wire::checkpoint::{self, Figures};
+use pmc_wire::checkpoint::Figures;
 
 use super::mail::{self, Letter};
 use super::place::Nodes;
-use super::{OfGang, lock, now, statistics};
+use super::{lock, now, statistics};
 use crate::host;
 use crate::protocol::SubmitId;
 
 /// Why a series is passed over that an attempt has read.
-pub(crate) const SPOILED: &str = "an attempt that went on from it failed before it had saved a newer one";
+const SPOILED: &str = "an attempt that went on from it failed before it had saved a newer one";
 
 /// Maximum files that the processes of an attempt have open on a host: each takes a descriptor of its worker.
 const MAX_OPEN: usize = 1 << 10;
@@ -79,8 +78,6 @@ pub(super) struct Attempt {
     task: Vec<u8>,
     dag: PathBuf,
     begin: (Instant, f64),
-    /// Set if it has other hosts, too, whose processes save files of the same series.
-    gang: Option<OfGang>,
     /// Set if its files lie on nodes, not beside the DAG file.
     nodes: Option<Arc<dyn Nodes>>,
     /// Held by the process for which the series of the task are read. Others wait; the end of the attempt
@@ -119,14 +116,8 @@ struct Saved {
 }
 
 impl Attempt {
-    pub(super) fn new(
-        submit: SubmitId,
-        (task, dag): (&[u8], &Path),
-        gang: Option<OfGang>,
-        nodes: Option<Arc<dyn Nodes>>,
-    ) -> Self {
+    pub(super) fn new(submit: SubmitId, task: &[u8], dag: &Path, nodes: Option<Arc<dyn Nodes>>) -> Self {
         Self {
-            gang,
             nodes,
             loading: Mutex::new(()),
             submit,
@@ -172,16 +163,13 @@ impl Attempt {
             None => self.load()?,
         };
         let mut state = lock(&self.state);
-        if !state.has_ended {
-            state.saved = Some(saved);
-            return Ok(());
+        match state.has_ended {
+            true => Err(Refusal::Ended),
+            false => {
+                state.saved = Some(saved);
+                Ok(())
+            }
         }
-        drop(state);
-        // It has ended while the master was asked.
-        if let Some(nodes) = &self.nodes {
-            nodes.ended(self.submit);
-        }
-        Err(Refusal::Ended)
     }
 
     /// Asks the master what earlier attempts have saved, and which series is given.
@@ -201,24 +189,6 @@ impl Attempt {
     /// Reads what earlier attempts have saved, and chooses the series to go on from.
     fn load(&self) -> Result<Saved, StoreError> {
         let task = Store::make(&self.dag)?.task(&self.task)?;
-        let Some(gang) = &self.gang else {
-            let (all, start) = self.choose(&task)?;
-            return Ok(Saved {
-                given: start.given,
-                ..Saved::new(task, all, start.last)
-            });
-        };
-        // Processes of other hosts may have saved something already.
-        let token = gang.token.to_string();
-        let start = task.agree(checkpoint::gang_key(&token), || Ok(self.choose(&task)?.1))?;
-        Ok(Saved {
-            given: start.given,
-            ..Saved::new(task, AllSeries::default(), start.last)
-        })
-    }
-
-    /// Chooses the series to go on from.
-    fn choose(&self, task: &TaskStore) -> Result<(AllSeries, Start), StoreError> {
         let (mut all, problems) = task.scan()?;
         let name = self.name();
         for problem in problems {
@@ -234,8 +204,10 @@ impl Attempt {
             None => {}
         }
         let last = all.last();
-        let given = chosen.given;
-        Ok((all, Start { last, given }))
+        Ok(Saved {
+            given: chosen.given,
+            ..Saved::new(task, all, last)
+        })
     }
 
     /// Returns the series from which the attempt goes on.
@@ -294,7 +266,12 @@ impl Attempt {
         let complete = self.with(|saved| {
             let blocked = saved.blocked.entry((file.series, process.rank)).or_default();
             *blocked += figures.open + figures.write + figures.close;
-            Ok(result.is_ok() && self.note_closed(saved, file.series))
+            let complete = result.is_ok() && saved.all.complete().last() == Some(&file.series);
+            if complete {
+                // On nodes, the master says which ones are not needed any more.
+                saved.note_complete(file.series, self.nodes.is_none());
+            }
+            Ok(complete)
         });
         let record = self.record((process, prefix, file.series), Use::Written, figures);
         self.append(FileRecord {
@@ -302,37 +279,6 @@ impl Attempt {
             ..record
         });
         result
-    }
-
-    /// Notes what follows from a file of a series that was closed. Returns whether the series is complete.
-    fn note_closed(&self, saved: &mut Saved, series: u64) -> bool {
-        if self.gang.is_none() {
-            let complete = saved.all.complete().last() == Some(&series);
-            if complete {
-                saved.note_complete(series);
-                // On nodes, the master says which ones are not needed any more.
-                if self.nodes.is_none() {
-                    let old = saved.all.superfluous();
-                    saved.remove(&old);
-                }
-            }
-            return complete;
-        }
-        if saved.all.get(series).is_none_or(Series::is_open) {
-            return false;
-        }
-        // As far as this host sees it.
-        saved.note_complete(series);
-        // The master sees what all hosts of the gang have, if their files lie on nodes.
-        let all = match self.nodes {
-            None => saved.task.scan().ok().map(|(all, _)| all),
-            Some(_) => None,
-        };
-        let all = all.filter(|all| all.complete().last() == Some(&series));
-        if let Some(all) = &all {
-            saved.remove(&all.superfluous());
-        }
-        all.is_some()
     }
 
     fn publish(
@@ -415,11 +361,7 @@ impl Attempt {
     pub(super) fn finish(&self) {
         let Some(nodes) = &self.nodes else { return };
         let newest = self.with(|saved| {
-            let newest = match &self.gang {
-                None => saved.all.complete().pop(),
-                // The others close their files of it, too.
-                Some(_) => saved.newest_closed(),
-            };
+            let newest = saved.all.complete().pop();
             Ok(newest.map(|series| (saved.task.clone(), series)))
         });
         if let Ok(Some((task, series))) = newest {
@@ -451,9 +393,9 @@ impl Attempt {
         self.with(|saved| {
             let interval = Interval {
                 cost: saved.last.map(|(cost, _)| cost),
-                node_hours: self.begin.0.elapsed().as_secs_f64() / 3600.0 * f64::from(self.hosts()),
+                node_hours: self.begin.0.elapsed().as_secs_f64() / 3600.0,
                 losses: 0,
-                nodes: self.hosts(),
+                nodes: 1,
             };
             let since = now - saved.last.map_or(self.begin.1, |(_, at)| at);
             let until_end = notice.ends.map(|ends| ends - now);
@@ -464,12 +406,6 @@ impl Attempt {
                 notice.drained.map(|at| now - at),
             ))
         })
-    }
-
-    /// Number of hosts, as far as this one knows.
-    fn hosts(&self) -> u32 {
-        let hosts = self.gang.and_then(|gang| u32::try_from(gang.hosts).ok());
-        hosts.unwrap_or(1).max(1)
     }
 
     /// Keeps the last message of the task, and sends it if it says to whom.
@@ -490,39 +426,27 @@ impl Attempt {
     pub(super) fn end(&self, failed: bool) {
         let mut state = lock(&self.state);
         state.has_ended = true;
-        let saved = state.saved.take();
-        drop(state);
-        let read = saved.filter(|saved| failed && saved.has_read);
-        if let Some((saved, given)) = read.and_then(|saved| saved.given.map(|given| (saved, given))) {
-            match &self.nodes {
-                // The master knows whether a newer series is complete.
-                Some(nodes) => nodes.failed((saved.task.run(), saved.task.directory()), self.submit),
-                None => self.withhold_given(&saved, given),
-            }
-        }
-        if let Some(nodes) = &self.nodes {
-            nodes.ended(self.submit);
-        }
-    }
-
-    /// Passes over the series that the attempt has read, if it has failed before it had saved a newer one.
-    fn withhold_given(&self, saved: &Saved, given: u64) {
-        let has_saved = match &self.gang {
-            None => saved.last.is_some(),
-            Some(_) => {
-                let complete = saved.task.scan().map(|(all, _)| all.complete());
-                complete.is_ok_and(|complete| complete.last() > Some(&saved.base))
-            }
-        };
-        if has_saved {
+        let Some(saved) = state.saved.take() else {
             return;
-        }
-        tracing::warn!(
-            "Task {}: checkpoint {given} is not used again: {SPOILED}",
-            self.name()
-        );
-        if let Err(error) = saved.task.withhold(given, SPOILED) {
-            tracing::error!("Task {}: {error}", self.name());
+        };
+        if let Some(given) = saved
+            .given
+            .filter(|_| failed && saved.has_read && saved.last.is_none())
+        {
+            tracing::warn!(
+                "Task {}: checkpoint {given} is not used again: {SPOILED}",
+                self.name()
+            );
+            let withheld = match &self.nodes {
+                Some(nodes) => {
+                    nodes.withhold((saved.task.run(), saved.task.directory()), given, SPOILED);
+                    Ok(())
+                }
+                None => saved.task.withhold(given, SPOILED),
+            };
+            if let Err(error) = withheld {
+                tracing::error!("Task {}: {error}", self.name());
+            }
         }
     }
 
@@ -594,31 +518,21 @@ impl Saved {
         }
     }
 
-    /// Notes that a series is complete.
-    fn note_complete(&mut self, series: u64) {
+    /// Notes that a series is complete, and `removes` those that are not needed any more.
+    fn note_complete(&mut self, series: u64, removes: bool) {
         let of_series = self.blocked.range((series, 0)..=(series, u32::MAX));
         let cost = of_series.map(|(_, seconds)| *seconds).fold(0.0, f64::max);
         self.last = Some((cost, now()));
         self.blocked.retain(|(number, _), _| *number >= series);
-    }
-
-    /// Removes series that are not needed any more.
-    fn remove(&mut self, series: &[u64]) {
-        for old in series {
+        if !removes {
+            return;
+        }
+        for old in self.all.superfluous() {
             // What cannot be removed now is tried again with the next series.
-            match self.task.remove_series(*old) {
-                Ok(()) => self.all.remove(*old),
+            match self.task.remove_series(old) {
+                Ok(()) => self.all.remove(old),
                 Err(error) => tracing::debug!("{error}"),
             }
         }
-    }
-
-    /// Returns the newest series of which processes of this host have files, and none open.
-    fn newest_closed(&self) -> Option<u64> {
-        let mut closed = self
-            .all
-            .iter()
-            .filter(|(_, series)| series.count() > 0 && !series.is_open());
-        closed.next_back().map(|(number, _)| number)
     }
 }

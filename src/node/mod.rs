@@ -6,7 +6,6 @@
 
 mod attempt;
 mod connection;
-mod door;
 mod mail;
 mod place;
 mod statistics;
@@ -26,11 +25,9 @@ use pmc_wire::{checkpoint, peers};
 use rustc_hash::FxHashMap;
 
 use self::attempt::Attempt;
-pub(crate) use self::attempt::SPOILED;
-use self::door::Door;
 pub use self::place::Nodes;
 pub(crate) use self::statistics::append as append_record;
-use crate::protocol::{GangToken, SubmitId};
+use crate::protocol::SubmitId;
 
 /// Maximum connections at a time: the ranks of an MPI program that run on one host.
 const MAX_CONNECTIONS: usize = 1 << 12;
@@ -63,19 +60,6 @@ pub struct ServedAttempt {
     service: Arc<NodeService>,
     submit: SubmitId,
     attempt: Arc<Attempt>,
-    /// Where its processes find the service.
-    socket: String,
-    /// Set if they find it there because of the gang.
-    _door: Option<Door>,
-}
-
-/// What the service of a host knows of a gang.
-#[derive(Clone, Copy, Debug)]
-pub struct OfGang {
-    /// The token of the attempt.
-    pub token: GangToken,
-    /// Number of its hosts, as far as this one knows.
-    pub hosts: usize,
 }
 
 impl NodeService {
@@ -125,51 +109,13 @@ impl NodeService {
     /// DAG file of the task, which has the store beside it.
     #[must_use]
     pub fn begin(self: &Arc<Self>, submit: SubmitId, task: &[u8], dag: &Path) -> ServedAttempt {
-        self.begin_attempt(submit, (task, dag), None, (self.name.clone(), None))
-    }
-
-    /// The same on a host of a gang. All of its processes on this host find the service at one name, whoever
-    /// starts them.
-    #[must_use]
-    pub fn begin_of_gang(
-        self: &Arc<Self>,
-        submit: SubmitId,
-        task: &[u8],
-        dag: &Path,
-        gang: OfGang,
-    ) -> ServedAttempt {
-        let name = checkpoint::gang_socket(&gang.token.to_string());
-        let place = match Door::open(self, &name) {
-            Ok(door) => (name, Some(door)),
-            // Another agent of this machine has the name: its service does what this one would do.
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => (name, None),
-            Err(error) => {
-                tracing::debug!(
-                    "Only processes of this host save checkpoints: {}",
-                    pmc_dag::reason(&error)
-                );
-                (self.name.clone(), None)
-            }
-        };
-        self.begin_attempt(submit, (task, dag), Some(gang), place)
-    }
-
-    fn begin_attempt(
-        self: &Arc<Self>,
-        submit: SubmitId,
-        (task, dag): (&[u8], &Path),
-        gang: Option<OfGang>,
-        (socket, door): (String, Option<Door>),
-    ) -> ServedAttempt {
         let nodes = lock(&self.nodes).clone();
-        let attempt = Arc::new(Attempt::new(submit, (task, dag), gang, nodes));
+        let attempt = Arc::new(Attempt::new(submit, task, dag, nodes));
         lock(&self.attempts).insert(submit, Arc::clone(&attempt));
         ServedAttempt {
             service: Arc::clone(self),
             submit,
             attempt,
-            socket,
-            _door: door,
         }
     }
 
@@ -231,7 +177,7 @@ impl ServedAttempt {
     /// Returns the variable by which the task finds the service, and its value.
     #[must_use]
     pub fn variable(&self) -> (&'static str, String) {
-        let address = checkpoint::address(&self.socket, self.submit.0);
+        let address = checkpoint::address(&self.service.name, self.submit.0);
         (checkpoint::VARIABLE, address)
     }
 

@@ -33,12 +33,6 @@ pub trait Nodes: Debug + Send + Sync {
     /// addresses. Returns whether it is there now.
     fn fetch(&self, dag: &Path, task: &TaskStore, file: &SavedFile, sources: &[Vec<String>]) -> bool;
 
-    /// Says that an attempt has failed by itself, and has read what it was given.
-    fn failed(&self, task: (&str, &str), submit: SubmitId);
-
-    /// Notes that an attempt has ended on this node.
-    fn ended(&self, submit: SubmitId);
-
     /// Says that a series is not to be given any more.
     fn withhold(&self, task: (&str, &str), series: u64, reason: &str);
 

@@ -113,62 +113,6 @@ fn ranks_go_on_from_one_series() {
     assert_eq!(complete, [1, 2, 3, 5]);
 }
 
-/// A gang, each of whose hosts has a service of its own. As they share the machine, only one of them listens at
-/// the name of the gang.
-#[test]
-fn hosts_of_a_gang_go_on_from_one_series() {
-    let run = Run::new();
-    let other = NodeService::start(&run.dag).unwrap();
-    let begin = |submit: u64| {
-        let token = GangToken(u128::from(std::process::id()) << 96 | u128::from(submit) << 64);
-        let gang = OfGang { token, hosts: 2 };
-        let begin =
-            |service: &Arc<NodeService>| service.begin_of_gang(SubmitId(submit), b"a", &run.dag, gang);
-        // The second one finds the name taken: its processes would go to the first one.
-        let (first, mut second) = (begin(&run.service), begin(&other));
-        assert_eq!(first.variable(), second.variable());
-        second.socket = other.name.clone();
-        (first, second)
-    };
-    let (first, second) = begin(1);
-    let lead = connect(&first, 0, 2).unwrap();
-    save(&lead, "1 0");
-    save(&lead, "2 0");
-    // A process of the other host comes late.
-    let member = connect(&second, 1, 2).unwrap();
-    assert_eq!(run.series(), [0_u64; 0]);
-    ["1 1", "2 1", "3 1"].iter().for_each(|text| save(&member, text));
-    assert_eq!(run.series(), [1, 2]);
-    drop((first, second));
-    assert!(connect(&begin(2).0, 0, 2).is_ok_and(|lead| lead.given() == Some(2)));
-    let (first, second) = begin(3);
-    let lead = connect(&first, 0, 2).unwrap();
-    assert_eq!((lead.given(), load(&lead)), (Some(2), "2 0".to_owned()));
-    ["4 0", "5 0"].iter().for_each(|text| save(&lead, text));
-    let member = connect(&second, 1, 2).unwrap();
-    assert_eq!((member.given(), load(&member)), (Some(2), "2 1".to_owned()));
-    ["4 1", "5 1"].iter().for_each(|text| save(&member, text));
-    // The others are superfluous.
-    assert_eq!(run.series(), [4, 5]);
-    first.fail();
-    drop(second);
-    // It has saved newer ones; the next one does not.
-    let (first, _second) = begin(4);
-    let lead = connect(&first, 0, 2).unwrap();
-    assert_eq!((lead.given(), load(&lead)), (Some(5), "5 0".to_owned()));
-    save(&lead, "6 0");
-    first.fail();
-    let (first, _second) = begin(5);
-    assert_eq!(connect(&first, 0, 2).unwrap().given(), Some(4));
-    let complete: Vec<u64> = run
-        .records()
-        .into_iter()
-        .filter(|record| record.complete)
-        .map(|r| r.series)
-        .collect();
-    assert_eq!(complete, [1, 2, 4, 5]);
-}
-
 #[test]
 fn what_makes_no_sense_is_refused() {
     let run = Run::new();

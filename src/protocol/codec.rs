@@ -192,23 +192,7 @@ mod tests {
             failed,
         });
         let leaves = Just(NodeSays::Leaves);
-        let attempt = any::<([String; 2], [u64; 2], Option<u64>)>();
-        let attempt = attempt.prop_flat_map(|([run, task], [submit, last], given)| {
-            let failed = NodeSays::Failed {
-                run: run.clone(),
-                task: task.clone(),
-                submit,
-            };
-            let runs = NodeSays::Runs {
-                run,
-                task,
-                submit,
-                last,
-                given,
-            };
-            prop_oneof![Just(runs), Just(failed)]
-        });
-        prop_oneof![begin, want, has, withhold, message, flushed, leaves, attempt]
+        prop_oneof![begin, want, has, withhold, message, flushed, leaves]
     }
 
     /// What the master says about them.

@@ -74,7 +74,6 @@ const LAUNCHER_PREFIXES: &[&[u8]] = &[
     b"PALS_SIZE",
     b"PALS_SPOOL_DIR",
     b"PALS_STARTUP",
-    b"PMC_LAUNCH_",
     b"PMI2_",
     b"PMIX_",
     b"PMI_",
@@ -242,7 +241,6 @@ mod tests {
             "MV2_COMM_WORLD_RANK",
             "JSM_NAMESPACE_RANK",
             "PMIX_RANK",
-            "PMC_LAUNCH_RANK",
             "OMPI_COMM_WORLD_RANK",
             "MPI_LOCALRANKID",
         ] {

@@ -42,7 +42,6 @@ pub(crate) use leftovers::end_gang;
 pub(crate) use member::{GangCommand, member_environment, start as start_command};
 use messages::MessageWatch;
 use runner::Runner;
-pub(crate) use runner::{dag_of, node_service};
 pub use running::RunningAttempt;
 pub use sentinel::{Sentinel, Watched};
 pub(crate) use stdio::{append_shared, begin_files, fill_numbers, share_files, store_output};

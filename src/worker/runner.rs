@@ -41,10 +41,10 @@ use super::stdio::{self, TaskFiles};
 use super::task_server::TaskServerClient;
 use super::watch::Watch;
 use crate::host;
-use crate::node::{NodeService, OfGang, ServedAttempt};
+use crate::node::{NodeService, ServedAttempt};
 use crate::options::WorkerOptions;
 use crate::protocol::{
-    Assignment, EXECUTOR_FAILURE, EndCause, MemoryUse, Outcome, Output, Place, Rank, Returned, TaskResult,
+    Assignment, EXECUTOR_FAILURE, EndCause, MemoryUse, Outcome, Output, Rank, Returned, TaskResult,
 };
 use crate::signals;
 use crate::transport::local::StopTask as _;
@@ -235,12 +235,7 @@ impl Runner {
                 Arc::new(shortage::begin(&name, &current, watch, open)?)
             }
             (Output::Own | Output::Merged, _) => {
-                let open = || {
-                    Ok(stdio::open_task(
-                        dag_of(task.place.as_deref(), &options),
-                        &task.name,
-                    )?)
-                };
+                let open = || Ok(stdio::open_task(dag_of(task, &options), &task.name)?);
                 Arc::new(shortage::begin(&name, &current, watch, open)?)
             }
         };
@@ -331,15 +326,7 @@ impl Runner {
     /// Lets the processes of an attempt save their state.
     fn serve(&self, task: &Assignment) -> Option<ServedAttempt> {
         let node = self.node.as_ref()?;
-        let dag = dag_of(task.place.as_deref(), &self.options);
-        let gang = task.gang.as_deref().filter(|gang| gang.hosts.len() > 1);
-        Some(match gang {
-            None => node.begin(task.submit, &task.name, dag),
-            Some(gang) => {
-                let (token, hosts) = (gang.token, gang.hosts.len());
-                node.begin_of_gang(task.submit, &task.name, dag, OfGang { token, hosts })
-            }
-        })
+        Some(node.begin(task.submit, &task.name, dag_of(task, &self.options)))
     }
 
     /// Returns how an attempt ended. `cannot_run`: its program cannot be executed; `is_cut`: it was the lead
@@ -468,8 +455,9 @@ impl Runner {
     }
 }
 
+/// Returns the DAG file of a task, as from the working directory of the run.
 /// Starts what tasks save their state with. The store is beside the DAG file, or on nodes.
-pub(crate) fn node_service(options: &WorkerOptions) -> Option<Arc<NodeService>> {
+fn node_service(options: &WorkerOptions) -> Option<Arc<NodeService>> {
     if options.away.is_some() && options.nodes.is_none() {
         return None;
     }
@@ -480,9 +468,8 @@ pub(crate) fn node_service(options: &WorkerOptions) -> Option<Arc<NodeService>> 
     Some(service)
 }
 
-/// Returns the DAG file of a task with this place, as from the working directory of the run.
-pub(crate) fn dag_of<'a>(place: Option<&'a Place>, options: &'a WorkerOptions) -> &'a Path {
-    let own = place.map(|place| OsStr::from_bytes(&place.dag));
+fn dag_of<'a>(task: &'a Assignment, options: &'a WorkerOptions) -> &'a Path {
+    let own = task.place.as_ref().map(|place| OsStr::from_bytes(&place.dag));
     own.map_or(&options.dag, Path::new)
 }
 

@@ -23,7 +23,7 @@ fn kills() -> u32 {
 
 /// An MPI program: each rank saves two files every fifth step, and the numbers of all must be those of one
 /// series.
-pub(crate) const RANKS: &str = r#"
+const RANKS: &str = r#"
 #include <mpi.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -74,7 +74,7 @@ int main(int argc, char **argv)
 "#;
 
 /// Compiles a program with one of the libraries.
-pub(crate) fn compile(compiler: &[&str], source: &Path, library: &str, program: &Path) {
+fn compile(compiler: &[&str], source: &Path, library: &str, program: &Path) {
     let libraries = std::env::current_exe().expect("the path of this test");
     let libraries = libraries
         .ancestors()

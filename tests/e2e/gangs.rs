@@ -1,7 +1,6 @@
 //! Tasks over several nodes, on nodes in network namespaces with names of their own: MPI programs by plain
 //! launchers, what is killed, and what is left.
 
-mod checkpoints;
 mod cpus;
 mod inside;
 mod kills;
@@ -165,8 +164,6 @@ pub(crate) struct Scene {
     nodes: Vec<Node>,
     /// Options about CPUs.
     cpus: &'static [&'static str],
-    /// Each node keeps checkpoints on a disk of its own, which is a directory of the scene.
-    has_disks: bool,
     /// Last numbers of the addresses of the nodes.
     addresses: [u32; 3],
     last_address: u32,
@@ -190,7 +187,6 @@ impl Scene {
             folder,
             nodes: Vec::new(),
             cpus: &["--host-cpus", "2"],
-            has_disks: false,
             // The namespace of the master has the first one.
             addresses: [2, 3, 4],
             last_address: 4,
@@ -255,10 +251,6 @@ impl Scene {
         if let Some(bin) = &self.mpi.bin {
             let others = [bin.as_os_str(), OsStr::new("/usr/bin:/bin")];
             variables.push(("PATH", others.join(OsStr::new(":"))));
-        }
-        if self.has_disks {
-            let disk = format!("{{local}}:{}", self.path(&format!("disk-{name}")).display());
-            variables.push(("TCS_LOCALCHKDIR", disk.into()));
         }
         for (name, value) in variables {
             words.push([OsStr::new(name), &value].join(OsStr::new("=")));

@@ -10,7 +10,6 @@
 //! id                            what tells this store from others: 32 hexadecimal digits
 //! notice                        what the run says to its tasks: see [`Notice`]
 //! TASK/message                  the last message of the task
-//! TASK/attempt-KEY              from where an attempt goes on that has several hosts
 //! TASK/SERIES/PREFIX.RANK       the bytes as the task has written them
 //! TASK/SERIES/PREFIX.RANK.json  the sidecar: see [`Sidecar`]
 //! TASK/SERIES/PREFIX.RANK.part  a file that is open, or was so when its attempt was killed
@@ -56,5 +55,5 @@ pub use series::{AllSeries, Series};
 pub use settings::{ComplexPath, Hosts, InvalidSetting, Settings, SettingsError};
 pub use sidecar::{InvalidSidecar, Sidecar};
 pub use store::Store;
-pub use task_store::{Contents, Start, TaskStore, Verified};
+pub use task_store::{Contents, TaskStore, Verified};
 pub use usage::{TaskUsage, Usage};

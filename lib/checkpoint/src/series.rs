@@ -51,12 +51,6 @@ impl Series {
         self.closed
     }
 
-    /// Returns whether one of its files is open.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        !self.open.is_empty()
-    }
-
     /// Why it is not given to a task, if that is so.
     #[must_use]
     pub fn withheld(&self) -> Option<&str> {
@@ -108,7 +102,7 @@ pub struct AllSeries(BTreeMap<u64, Series>);
 
 impl AllSeries {
     /// Returns the series, oldest first.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, &Series)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Series)> {
         self.0.iter().map(|(number, series)| (*number, series))
     }
 

@@ -492,8 +492,5 @@ impl TaskStore {
     }
 }
 
-mod agreement;
 #[cfg(test)]
 mod tests;
-
-pub use agreement::Start;

@@ -10,14 +10,13 @@ pub struct Process {
 }
 
 /// Variables with rank and number of ranks, those of Open MPI and PRRTE, of MPICH and what has its launcher,
-/// of MVAPICH, of Slurm, and of `pmc-launch`. No MPI library is asked.
-const VARIABLES: [(&str, &str); 6] = [
+/// of MVAPICH, and of Slurm. No MPI library is asked.
+const VARIABLES: [(&str, &str); 5] = [
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     ("PMIX_RANK", "SLURM_NTASKS"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
-    ("PMC_LAUNCH_RANK", "PMC_LAUNCH_SIZE"),
 ];
 
 impl Process {
@@ -50,10 +49,6 @@ mod tests {
         };
         assert_eq!(find(&[]), (0, 1));
         assert_eq!(find(&[("PMI_RANK", "3"), ("PMI_SIZE", "4")]), (3, 4));
-        assert_eq!(
-            find(&[("PMC_LAUNCH_RANK", "2"), ("PMC_LAUNCH_SIZE", "3")]),
-            (2, 3)
-        );
         assert_eq!(
             find(&[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")]),
             (1, 2)

@@ -20,22 +20,6 @@ use crate::{peers, receive_descriptors, send_descriptors};
 /// Variable with the name of the socket and the submit number of the attempt, as `NAME:SUBMIT`.
 pub const VARIABLE: &str = "PMC_NODE";
 
-/// Digits of the token of a gang that name its sockets.
-const NAMED_DIGITS: usize = 16;
-
-/// Returns the name of the sockets at which the services of all hosts of a gang listen, so that its
-/// processes find the service of their own host, whoever has started them there.
-#[must_use]
-pub fn gang_socket(token: &str) -> String {
-    format!("pmc-node-{}", gang_key(token))
-}
-
-/// Returns what tells a gang from others. The other digits of its token stay unknown to those who see it.
-#[must_use]
-pub fn gang_key(token: &str) -> &str {
-    token.get(..NAMED_DIGITS).unwrap_or(token)
-}
-
 /// The version of these messages.
 pub const VERSION: u32 = 1;
 

@@ -69,23 +69,11 @@ struct Node {
 struct Task {
     all: AllSeries,
     files: BTreeMap<FileKey, File>,
-    /// The attempt that has connected last.
-    attempt: Option<Attempt>,
+    /// The attempt that has connected last, and the highest series before it.
+    attempt: Option<(u64, u64)>,
     /// The newest series that was said to be safe.
     said_safe: u64,
-    /// The newest one whose end is in the statistics.
-    said_complete: u64,
     flush: Flush,
-}
-
-/// An attempt that has connected with its node.
-#[derive(Clone, Copy, Debug)]
-struct Attempt {
-    submit: u64,
-    /// The highest series before it.
-    last: u64,
-    /// The series that it was given.
-    given: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -272,32 +260,10 @@ impl Book {
         self.order_flushes();
     }
 
-    /// Notes an attempt of a task that runs: the highest series before it, and the one that it was given.
-    pub fn runs(&mut self, (run, task): (&str, &str), submit: u64, last: u64, given: Option<u64>) {
-        let task = self.tasks.entry((run.to_owned(), task.to_owned())).or_default();
-        task.attempt = Some(Attempt { submit, last, given });
-    }
-
-    /// Returns the series that an attempt has failed with, if it has not saved a newer one since it read it.
-    #[must_use]
-    pub fn spoiled(&self, run: &str, task: &str, submit: u64) -> Option<u64> {
-        let task = self.tasks.get(&(run.to_owned(), task.to_owned()))?;
-        let attempt = task.attempt.filter(|attempt| attempt.submit == submit)?;
-        let has_saved = task.all.complete().last() > Some(&attempt.last);
-        attempt.given.filter(|_| !has_saved)
-    }
-
-    /// Returns whether a series is complete of which this was not said before.
-    pub fn has_completed(&mut self, run: &str, task: &str, series: u64) -> bool {
-        let task = self.tasks.get_mut(&(run.to_owned(), task.to_owned()));
-        let Some(task) = task.filter(|task| series > task.said_complete) else {
-            return false;
-        };
-        let complete = task.all.complete().contains(&series);
-        if complete {
-            task.said_complete = series;
-        }
-        complete
+    /// Notes that an attempt has connected with its node.
+    fn begin_attempt(&mut self, key: TaskKey, submit: u64, last: u64) {
+        let task = self.tasks.entry(key).or_default();
+        task.attempt = Some((submit, last));
     }
 
     /// Notes that a node has a file.
@@ -309,7 +275,7 @@ impl Book {
         let task = self.tasks.entry(key.clone()).or_default();
         let is_stale = task
             .attempt
-            .is_some_and(|attempt| file.series > attempt.last && file.submit != attempt.submit);
+            .is_some_and(|(submit, last)| file.series > last && file.submit != submit);
         if is_stale {
             // A node that was away had it. An attempt that did not know it has gone on from an older series,
             // and its own series have these numbers.
@@ -368,8 +334,7 @@ impl Book {
     }
 
     /// Returns the highest series of a task, and the newest one all of whose files can be had, for an attempt
-    /// on a node that has connected. All nodes of an attempt get the same series; files that cannot be had
-    /// any more are missing then.
+    /// on a node that has connected.
     pub fn want(
         &mut self,
         node: NodeId,
@@ -378,31 +343,14 @@ impl Book {
     ) -> (u64, Option<(u64, Vec<GivenFile>)>) {
         let key = (run.to_owned(), task.to_owned());
         let known = self.tasks.get(&key);
-        let before = known.and_then(|task| Some((task, task.attempt?)));
-        if let Some((known, attempt)) = before.filter(|(_, attempt)| attempt.submit == submit) {
-            let series = attempt.given.map(|number| {
-                let files = known.series(number);
-                (number, files.filter_map(|file| self.source(file, node)).collect())
-            });
-            return (attempt.last, series);
-        }
         let last = known.map_or(0, |task| task.all.last());
         let series = known.and_then(|task| {
             let good = task.all.good().into_iter().rev();
             good.filter_map(|number| Some((number, self.sources(task, number, node)?)))
                 .next()
         });
-        let given = series.as_ref().map(|(number, _)| *number);
-        self.runs((run, task), submit, last, given);
+        self.begin_attempt(key, submit, last);
         (last, series)
-    }
-
-    /// Returns whether the attempt of a task is known.
-    #[must_use]
-    pub fn knows(&self, run: &str, task: &str, submit: u64) -> bool {
-        let task = self.tasks.get(&(run.to_owned(), task.to_owned()));
-        task.and_then(|task| task.attempt)
-            .is_some_and(|attempt| attempt.submit == submit)
     }
 
     /// Returns the nodes that have files of the newest series of a task, and the bytes of all of its files.
@@ -419,24 +367,22 @@ impl Book {
 
     /// Returns where the files of a series are, if all of them can be had.
     fn sources(&self, task: &Task, number: u64, node: NodeId) -> Option<Vec<GivenFile>> {
-        task.series(number).map(|file| self.source(file, node)).collect()
-    }
-
-    /// Returns where a file is, if it can be had.
-    fn source(&self, file: &File, node: NodeId) -> Option<GivenFile> {
-        let others = file.places.iter().filter(|place| **place != node);
-        let mut sources: Vec<_> = others.filter_map(|place| self.address(*place)).collect();
-        let is_in_store = file.in_store == InStore::Kept;
-        if is_in_store && !self.store_addresses.is_empty() {
-            sources.push(self.store_addresses.clone());
-        }
-        let sees = is_in_store && self.nodes.get(&node).is_some_and(|node| node.sees_store);
-        let given = GivenFile {
-            file: file.file.clone(),
-            is_here: file.places.contains(&node),
-            sources,
-        };
-        (given.is_here || sees || !given.sources.is_empty()).then_some(given)
+        let given = task.series(number).map(|file| {
+            let others = file.places.iter().filter(|place| **place != node);
+            let mut sources: Vec<_> = others.filter_map(|place| self.address(*place)).collect();
+            let is_in_store = file.in_store == InStore::Kept;
+            if is_in_store && !self.store_addresses.is_empty() {
+                sources.push(self.store_addresses.clone());
+            }
+            let sees = is_in_store && self.nodes.get(&node).is_some_and(|node| node.sees_store);
+            let given = GivenFile {
+                file: file.file.clone(),
+                is_here: file.places.contains(&node),
+                sources,
+            };
+            (given.is_here || sees || !given.sources.is_empty()).then_some(given)
+        });
+        given.collect()
     }
 
     /// Returns where a node is found, if it answers.

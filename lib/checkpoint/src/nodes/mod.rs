@@ -85,28 +85,6 @@ pub enum NodeSays {
     },
     /// It is to end, and waits for [`MasterSays::MayGo`].
     Leaves,
-    /// An attempt runs here, and this is from where it goes on: the master did not see it begin.
-    Runs {
-        /// The id of the store.
-        run: String,
-        /// Directory of the task.
-        task: String,
-        /// Submit number of the attempt.
-        submit: u64,
-        /// The highest series before it.
-        last: u64,
-        /// The series that it was given.
-        given: Option<u64>,
-    },
-    /// An attempt has failed by itself, and has read the series that it was given.
-    Failed {
-        /// The id of the store.
-        run: String,
-        /// Directory of the task.
-        task: String,
-        /// Submit number of the attempt.
-        submit: u64,
-    },
 }
 
 /// What the master says to a node.

@@ -207,52 +207,6 @@ fn what_a_node_brings_back_does_not_count_after_a_newer_attempt() {
 }
 
 #[test]
-fn an_attempt_on_several_nodes_goes_on_from_one_series() {
-    let mut book = begun(&[1, 2, 3]);
-    let mut orders = Vec::new();
-    let ranks = |book: &mut Book, orders: &mut Orders, series, submit| {
-        for rank in 0..4 {
-            book.has(1 + rank / 2, file(series, submit, rank, 4), orders);
-        }
-    };
-    assert_eq!(book.want(1, ("r", "t"), 7), (0, None));
-    ranks(&mut book, &mut orders, 1, 7);
-    assert!(book.has_completed("r", "t", 1) && !book.has_completed("r", "t", 1));
-    // The processes of the second node come late.
-    assert_eq!(book.want(2, ("r", "t"), 7), (0, None));
-    book.has(1, file(2, 7, 0, 4), &mut orders);
-    assert!(!book.has_completed("r", "t", 2));
-    // Each file gets a place on a node that does not have it.
-    let copies = orders
-        .iter()
-        .filter(|(_, order)| matches!(order, MasterSays::Copy { .. }));
-    assert!(copies.count() >= 2, "{orders:?}");
-    book.lose(2, &mut orders);
-    for rank in 2..4 {
-        book.has(3, file(1, 7, rank, 4), &mut orders);
-    }
-    let (last, series) = book.want(1, ("r", "t"), 8);
-    let (number, files) = series.unwrap();
-    assert_eq!((last, number, files.len()), (2, 1, 4));
-    assert_eq!(book.spoiled("r", "t", 8), Some(1));
-    assert_eq!(book.spoiled("r", "t", 7), None);
-    // What the new attempt has saved changes nothing for its other node.
-    ranks(&mut book, &mut orders, 3, 8);
-    book.has(3, file(3, 8, 2, 4), &mut orders);
-    book.has(3, file(3, 8, 3, 4), &mut orders);
-    let (last, series) = book.want(3, ("r", "t"), 8);
-    let (number, files) = series.unwrap();
-    assert_eq!((last, number, files.len()), (2, 1, 4));
-    assert_eq!(files.iter().filter(|file| file.is_here).count(), 2);
-    assert_eq!(book.spoiled("r", "t", 8), None);
-    // The next master hears of it.
-    let mut next = begun(&[1, 3]);
-    next.runs(("r", "t"), 8, 2, Some(1));
-    assert!(next.knows("r", "t", 8));
-    assert_eq!(next.want(3, ("r", "t"), 8), (2, Some((1, Vec::new()))));
-}
-
-#[test]
 fn a_copy_that_fails_is_tried_elsewhere() {
     let mut book = begun(&[1, 2, 3]);
     let mut orders = Vec::new();
