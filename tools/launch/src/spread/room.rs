@@ -199,13 +199,12 @@ impl<'s> Coming<'s> {
             .mode(0o600)
             .open(&path)?;
         let length = i64::try_from(bytes).map_err(|_| Errno::EFBIG)?;
-        while length > 0 {
-            match posix_fallocate(&file, 0, length) {
-                Ok(()) => break,
-                Err(Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+        // An empty file needs no room, and none can be had for it.
+        let mut reserved = if length > 0 { Err(Errno::EINTR) } else { Ok(()) };
+        while reserved == Err(Errno::EINTR) {
+            reserved = posix_fallocate(&file, 0, length);
         }
+        reserved?;
         let (progress, growing) = Growing::new(bytes, MODE);
         Ok(Self {
             filling,
