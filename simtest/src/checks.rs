@@ -26,8 +26,8 @@ pub(crate) fn successes(bytes: &[u8]) -> Vec<Vec<u8>> {
     words.filter(is_success).map(|words| words[1].to_vec()).collect()
 }
 
-/// Returns whether a log in a folder names the submission of an attempt, or the preparation of a sub-workflow.
-/// `None` if there is no log.
+/// Returns whether a log in a folder names the submission of an attempt, or the preparation of a
+/// sub-workflow. `None` if there is no log.
 pub(crate) fn is_submitted(folder: &Path, task: &[u8], submit: u64) -> Option<bool> {
     let log = std::fs::read(folder.join("jobstate.log")).ok()?;
     let number = submit.to_string();

@@ -15,7 +15,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::spread::messages::{Offer, Room, Sources};
-use crate::strace::Strace;
 
 /// Bytes of a stream in one frame, at most.
 pub(crate) const MAX_DATA: usize = 32 << 10;
@@ -151,6 +150,18 @@ pub(crate) struct Load {
     pub(crate) holds: bool,
     /// Ranks that run below `strace`.
     pub(crate) strace: Option<Strace>,
+}
+
+/// What a proxy is told of `--strace`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Strace {
+    pub(crate) directory: Bytes,
+    /// Number of the process of the front end: part of the names of files.
+    pub(crate) job: u32,
+    /// Further options.
+    pub(crate) options: Vec<Bytes>,
+    /// Those of the ranks of the proxy that run below it.
+    pub(crate) ranks: Vec<u32>,
 }
 
 /// A rank, as its proxy knows it.

@@ -124,11 +124,11 @@ mod tests {
     use pmc_stacks::{Frame, HostStacks, Process};
 
     use super::*;
+    use crate::frames::Strace;
     use crate::frames::{Bytes, Input, Load, LocalRank, NameRequest, Pair, Stream};
     use crate::spread::messages::{
         Kind, Lack, Needs, Offer, OfferedFile, Part, RawPath, Room, Secret, Source, Sources,
     };
-    use crate::strace::Strace;
 
     fn to_proxy() -> Vec<ToProxy> {
         let bytes = |text: &str| Bytes(text.as_bytes().to_vec());

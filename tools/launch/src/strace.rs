@@ -5,10 +5,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use pmc_dag::words;
-use serde::{Deserialize, Serialize};
 
 use crate::error::LaunchError;
-use crate::frames::Bytes;
+use crate::frames::{Bytes, Strace};
 use crate::loadfile::{Ranks, ranks_of_srun};
 
 /// Options of the command line.
@@ -45,18 +44,6 @@ struct Traced(Ranks);
 
 fn parse_ranks(text: &str) -> Result<Traced, String> {
     ranks_of_srun(text.as_bytes()).map(Traced)
-}
-
-/// What a proxy is told of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Strace {
-    pub(crate) directory: Bytes,
-    /// Number of the process of the front end: part of the names of files.
-    pub(crate) job: u32,
-    /// Further options.
-    pub(crate) options: Vec<Bytes>,
-    /// Those of the ranks of the proxy that run below it.
-    pub(crate) ranks: Vec<u32>,
 }
 
 impl StraceOptions {

@@ -1,8 +1,8 @@
 //! Ranks that are stopped before their first instruction until a person has attached debuggers, for `--hold`.
 
 use super::Launch;
+use crate::frames::Strace;
 use crate::frames::ToProxy;
-use crate::strace::Strace;
 
 /// Most ranks that are named with their processes.
 const MAX_NAMED: usize = 32;

@@ -14,7 +14,7 @@ use pmc_files::{Folder, Owner};
 
 use super::program;
 use crate::frames::Bytes;
-use crate::strace::Strace;
+use crate::frames::Strace;
 
 /// What is executed in place of a program, and its arguments.
 pub(super) struct Wrapped {
