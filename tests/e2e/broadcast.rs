@@ -42,7 +42,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// A task over so many hosts that is a script.
+    /// A DAG with one task, which runs this script in a gang of this number of hosts.
     fn new(hosts: usize, script: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let path = |name: &str| folder.path().join(name);
@@ -134,7 +134,7 @@ impl Scene {
     }
 }
 
-/// Asserts that there are exactly so many of these lines.
+/// Asserts that exactly this number of lines end with `line`.
 fn assert_lines(out: &str, err: &str, number: usize, line: &str) {
     let found = out.lines().filter(|known| known.ends_with(line)).count();
     assert_eq!(found, number, "{line}: {out}\n{err}");

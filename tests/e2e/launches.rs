@@ -322,7 +322,7 @@ fn launches_are_noted_in_the_usage_log_of_the_site() {
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"))
         .collect();
-    let told = lines.iter().map(|line| {
+    let records = lines.iter().map(|line| {
         let status = line.get("status").and_then(serde_json::Value::as_u64);
         (
             line["event"].as_str().expect("an event"),
@@ -336,7 +336,7 @@ fn launches_are_noted_in_the_usage_log_of_the_site() {
         ("begin", Some(3), None),
         ("end", Some(3), Some(1)),
     ];
-    assert_eq!(told.collect::<Vec<_>>(), expected, "{text}");
+    assert_eq!(records.collect::<Vec<_>>(), expected, "{text}");
     assert_eq!(lines[0]["program"], "/bin/true");
 }
 

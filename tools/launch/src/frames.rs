@@ -152,7 +152,7 @@ pub(crate) struct Load {
     pub(crate) strace: Option<Strace>,
 }
 
-/// What a proxy is told of `--strace`.
+/// What a proxy needs to run ranks below `strace` (`--strace`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Strace {
     pub(crate) directory: Bytes,

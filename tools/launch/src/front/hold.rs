@@ -1,8 +1,7 @@
 //! Ranks that are stopped before their first instruction until a person has attached debuggers, for `--hold`.
 
 use super::Launch;
-use crate::frames::Strace;
-use crate::frames::ToProxy;
+use crate::frames::{Strace, ToProxy};
 
 /// Most ranks that are named with their processes.
 const MAX_NAMED: usize = 32;

@@ -25,7 +25,7 @@ const RANKS: usize = 24;
 /// Bytes of the stack of a proxy.
 const STACK: usize = 256 << 10;
 
-/// Says that its ranks stand as soon as it is told to load them. Counts how many are told to go.
+/// A proxy that answers a `Load` at once: its ranks are stopped. `gone` counts the proxies that have got `Go`.
 fn simulate(stream: UnixStream, groups: &[u32], gone: &AtomicUsize) {
     let mut front = &stream;
     while let Ok(Some(message)) = receive(&mut front) {

@@ -25,8 +25,6 @@ pub(super) struct Spread {
     key: RunKey,
     server: Option<PeerServer>,
     instead: Option<Instead>,
-    /// File, host that has given wrong bytes of it, host that has noticed it.
-    wrong: Vec<(u32, u32, usize)>,
 }
 
 impl Spread {
@@ -49,7 +47,6 @@ impl Spread {
             key,
             server: None,
             instead: None,
-            wrong: Vec::new(),
         })
     }
 }
@@ -221,6 +218,7 @@ impl Launch<'_> {
 
     /// Waits until all hosts have what they lacked. Names hosts that have given wrong bytes.
     fn wait_for_files(&mut self) -> Result<(), NotLoaded> {
+        // File, host that has given wrong bytes of it, host that has noticed it.
         let mut wrong = Vec::new();
         self.gather(false, |number, message| match message {
             ToFront::Spread => Answer::Given(()),
@@ -234,12 +232,11 @@ impl Launch<'_> {
             return Ok(());
         };
         spread.server = None;
-        spread.wrong = wrong;
         let Some(spread) = &self.spread else { return Ok(()) };
-        for (file, from) in culprits(&spread.wrong) {
+        for (file, from) in culprits(&wrong) {
             let path = spread.files.offered.get(file as usize).map(|file| &file.path.0);
             let path = String::from_utf8_lossy(path.map_or(&[][..], Vec::as_slice));
-            let to = |number: usize| spread.wrong.contains(&(file, from, number));
+            let to = |number: usize| wrong.contains(&(file, from, number));
             pmc_terminal::message(format_args!(
                 "Warning: {} has given wrong bytes of {path} to {}, which took it from here",
                 self.name(from as usize),

@@ -13,8 +13,7 @@ use nix::unistd::{AccessFlags, access};
 use pmc_files::{Folder, Owner};
 
 use super::program;
-use crate::frames::Bytes;
-use crate::frames::Strace;
+use crate::frames::{Bytes, Strace};
 
 /// What is executed in place of a program, and its arguments.
 pub(super) struct Wrapped {
