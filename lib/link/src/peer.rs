@@ -77,8 +77,8 @@ pub struct Growing {
 pub struct Progress(watch::Sender<u64>);
 
 impl Progress {
-    /// Notes that the first `bytes` bytes are there. A smaller number than before changes nothing, as when the
-    /// file is fetched again.
+    /// Notes that the first `bytes` bytes are there. A smaller number than before changes nothing, as when
+    /// the file is fetched again.
     pub fn reach(&self, bytes: u64) {
         self.0.send_if_modified(|there| {
             let is_more = bytes > *there;

@@ -25,7 +25,8 @@ const RANKS: usize = 24;
 /// Bytes of the stack of a proxy.
 const STACK: usize = 256 << 10;
 
-/// A proxy that answers a `Load` at once: its ranks are stopped. `gone` counts the proxies that have got `Go`.
+/// A proxy that answers a `Load` at once: its ranks are stopped. `gone` counts the proxies that have got
+/// `Go`.
 fn simulate(stream: UnixStream, groups: &[u32], gone: &AtomicUsize) {
     let mut front = &stream;
     while let Ok(Some(message)) = receive(&mut front) {
