@@ -447,6 +447,7 @@ fn earlier(member: &Membership) -> ToMaster {
     ToMaster::Member(Box::new(EarlierMember {
         submit: member.submit,
         task: member.task.clone(),
+        dag: member.place.as_ref().map(|place| place.dag.clone()),
         part: member.part.clone(),
     }))
 }

@@ -117,7 +117,11 @@ impl<T: MasterTransport> Run<'_, T> {
 
     fn adopt_member(&mut self, from: Rank, member: EarlierMember) -> Result<(), RunError> {
         let dag = &self.out.dags.root.dag;
-        let part = adoption(dag, &member.task, member.submit, member.part);
+        let mut part = adoption(dag, &member.task, member.submit, member.part);
+        if member.dag.is_some() {
+            // The run's own DAG may have a task of this name.
+            part.task = None;
+        }
         self.adopt_part(Event::AdoptMember(from, part))
     }
 
@@ -158,10 +162,17 @@ impl<T: MasterTransport> Driver<'_, T> {
             ToMaster::Left { submit, cut, killed } => {
                 let task = run.master.task_of_gang(submit);
                 run.report_killed(from, task, &killed);
+                self.subworkflows.note_end(from, Some(submit));
                 let (rank, is_cut) = (from, cut);
                 (Event::Left { rank, submit, is_cut }, submit)
             }
-            ToMaster::Member(member) => return run.adopt_member(from, *member),
+            ToMaster::Member(mut member) => {
+                if let Some(dag) = &mut member.dag {
+                    let dag = std::mem::take(dag);
+                    self.subworkflows.await_member(from, member.submit, dag);
+                }
+                return run.adopt_member(from, *member);
+            }
             _ => return Ok(()),
         };
         self.handle_of_gang(submit, event)

@@ -87,13 +87,13 @@ pub(super) struct Subworkflows {
     seen: BTreeMap<PathBuf, ()>,
     /// How many there may be at a time.
     max_open: u64,
-    /// Attempts of an earlier master that were killed.
+    /// Attempts of an earlier master that were killed, and members of gangs that leave.
     killed: BTreeMap<(Rank, SubmitId), Killed>,
     /// Rescue files of their DAGs, while results may come; `None` if nothing can be noted there.
     earlier: BTreeMap<Vec<u8>, Option<EarlierRescue>>,
 }
 
-/// An attempt of an earlier master that was killed, unless it has ended already.
+/// An attempt of an earlier master that was killed, unless it has ended already, on one of its hosts.
 struct Killed {
     /// The DAG file.
     dag: Vec<u8>,
@@ -163,7 +163,13 @@ impl Subworkflows {
         }
     }
 
-    /// Notes that an attempt of an earlier master has ended, or its worker.
+    /// A member of a gang leaves, whose sub-workflow has not begun. Its task is not started before.
+    pub(super) fn await_member(&mut self, from: Rank, submit: SubmitId, dag: Vec<u8>) {
+        let task = Vec::new();
+        self.killed.insert((from, submit), Killed { dag, task });
+    }
+
+    /// Notes that an attempt of an earlier master has ended, or its worker, or that a member has left.
     pub(super) fn note_end(&mut self, from: Rank, submit: Option<SubmitId>) {
         self.killed
             .retain(|(rank, attempt), _| *rank != from || submit.is_some_and(|submit| submit != *attempt));

@@ -272,8 +272,14 @@ mod tests {
     fn of_gangs() -> impl Strategy<Value = ToMaster> {
         let submit = || any::<u64>().prop_map(SubmitId);
         let texts = || vec(any::<String>(), 0..3);
-        let member = (submit(), bytes(), part()).prop_map(|(submit, task, part)| {
-            ToMaster::Member(Box::new(EarlierMember { submit, task, part }))
+        let dag = proptest::option::of(bytes());
+        let member = (submit(), bytes(), dag, part()).prop_map(|(submit, task, dag, part)| {
+            ToMaster::Member(Box::new(EarlierMember {
+                submit,
+                task,
+                dag,
+                part,
+            }))
         });
         let lead = (submit(), bytes(), texts(), part()).prop_map(|(submit, task, members, part)| {
             let Part {

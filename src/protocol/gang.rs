@@ -125,6 +125,9 @@ pub struct EarlierMember {
     /// Name of the task.
     #[serde(with = "serde_bytes")]
     pub task: Vec<u8>,
+    /// The DAG file of its sub-workflow, if it is in one.
+    #[serde(with = "serde_bytes")]
+    pub dag: Option<Vec<u8>>,
     /// What it holds.
     pub part: Part,
 }
