@@ -19,13 +19,16 @@ fn lines(log: &str) -> BTreeMap<&str, Vec<&str>> {
 #[test]
 #[ignore = "needs network namespaces and Open MPI: tests/run e2e"]
 fn a_gang_of_a_sub_workflow_takes_hosts_in_the_log_of_its_dag() {
+    // A gang is done when its command has ended, and its hosts come back later. The last tasks take whole hosts,
+    // so they begin when all are back.
     let dag = "SUBDAG EXTERNAL s sub/s.dag DIR sub\nTASK plain --on n3 /bin/sleep 2\n";
     let mut scene = Scene::new(Mpi::debian("mpicc.openmpi"), dag);
     fs::create_dir(scene.path("sub")).expect("a directory");
     let inner = "TASK gang --on n[1-2] -N 2 -m 100 /bin/sleep 0.5\n\
                  TASK fails -N 2 --on n[1-2] -t 2 -m 100 \
                  /bin/sh -c 'test -e once || { touch once; exit 1; }'\n\
-                 TASK after -m 50 /bin/true\nEDGE gang fails\nEDGE fails after\n";
+                 TASK after1 --on n1 -c 2 -m 50 /bin/true\nTASK after2 --on n2 -c 2 -m 50 /bin/true\n\
+                 EDGE gang fails\nEDGE fails after1\nEDGE fails after2\n";
     fs::write(scene.path("sub/s.dag"), inner).expect("a DAG");
     scene.start();
     scene.succeed();
