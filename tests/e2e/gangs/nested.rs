@@ -19,8 +19,8 @@ fn lines(log: &str) -> BTreeMap<&str, Vec<&str>> {
 #[test]
 #[ignore = "needs network namespaces and Open MPI: tests/run e2e"]
 fn a_gang_of_a_sub_workflow_takes_hosts_in_the_log_of_its_dag() {
-    // A gang is done when its command has ended, and its hosts come back later. The last tasks take whole hosts,
-    // so they begin when all are back.
+    // A gang is done when its command has ended, and its hosts come back later. The last tasks take whole
+    // hosts, so they begin when all are back.
     let dag = "SUBDAG EXTERNAL s sub/s.dag DIR sub\nTASK plain --on n3 /bin/sleep 2\n";
     let mut scene = Scene::new(Mpi::debian("mpicc.openmpi"), dag);
     fs::create_dir(scene.path("sub")).expect("a directory");
