@@ -112,6 +112,8 @@ pub struct Launcher {
     launch: Launch,
     /// Path of the program on other hosts.
     program: PathBuf,
+    /// It is the program of this process.
+    is_own: bool,
     /// Path of the endpoint file.
     path: PathBuf,
     endpoint: Endpoint,
@@ -151,6 +153,7 @@ impl Launcher {
         let mut launcher = Self {
             launch: launch.clone(),
             program,
+            is_own: options.program.is_none(),
             path,
             endpoint,
             processes: BTreeMap::new(),
@@ -230,7 +233,12 @@ impl Launcher {
             .map_or("", String::as_str);
         match &self.launch {
             Launch::Local { .. } => {
-                let mut command = Command::new(host::OWN_PROGRAM);
+                // The file of this process may have been replaced meanwhile.
+                let program = match self.is_own {
+                    true => OsStr::new(host::OWN_PROGRAM),
+                    false => self.program.as_os_str(),
+                };
+                let mut command = Command::new(program);
                 command.arg0(&self.program);
                 command.args(&agent[1..]).stdin(Stdio::null());
                 command
