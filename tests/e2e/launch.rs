@@ -137,8 +137,8 @@ fn nothing_that_a_task_has_started_outlives_killed_ranks() {
             wait_until(name, || file.exists());
             fs::read_to_string(file).expect("a number").trim().to_owned()
         });
-        // Those in other groups are looked for now and then.
-        std::thread::sleep(Duration::from_secs(1));
+        // Those in other groups are looked for now and then, later beside other tests.
+        std::thread::sleep(Duration::from_secs(3));
         let rank = fs::read_to_string(top.join("rank")).expect("a number");
         let rank = nix::unistd::Pid::from_raw(rank.trim().parse().expect("a number"));
         nix::sys::signal::kill(rank, Signal::SIGKILL).expect("a signal");
