@@ -72,3 +72,23 @@ fn a_run_in_a_batch_job_takes_tasks_of_the_login_node() {
     assert!(!top.join("never").exists());
     assert!((0..6).all(|number| top.join(format!("ran.{number}")).exists()));
 }
+
+/// The front end is not the program that its agents are.
+#[test]
+#[ignore = "starts agents: tests/run e2e"]
+fn a_run_with_agents_on_this_host_takes_tasks() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let program = Build::Local.program("pmc");
+    let pmc = |words: &[&str]| Program::new(&program).in_directory(directory.path()).args(words);
+    let run = pmc(&["serve", "work", "--agents", "1", "--launch", "local", "-w", "2"]).start();
+    wait_until("the run takes no tasks", 60, || {
+        pmc(&["add", "work", "--label", "first", "--", "touch", "ran"])
+            .run()
+            .code()
+            == 0
+    });
+    pmc(&["wait", "work"]).run().ok();
+    assert!(directory.path().join("ran").exists());
+    pmc(&["serve", "work", "--stop"]).run().ok();
+    run.wait().ok();
+}
