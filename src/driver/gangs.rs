@@ -166,9 +166,8 @@ impl<T: MasterTransport> Driver<'_, T> {
                 let (rank, is_cut) = (from, cut);
                 (Event::Left { rank, submit, is_cut }, submit)
             }
-            ToMaster::Member(mut member) => {
-                if let Some(dag) = &mut member.dag {
-                    let dag = std::mem::take(dag);
+            ToMaster::Member(member) => {
+                if let Some(dag) = &member.dag {
                     self.subworkflows.await_member(from, member.submit, dag);
                 }
                 return run.adopt_member(from, *member);

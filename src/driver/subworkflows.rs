@@ -164,8 +164,8 @@ impl Subworkflows {
     }
 
     /// A member of a gang leaves, whose sub-workflow has not begun. Its task is not started before.
-    pub(super) fn await_member(&mut self, from: Rank, submit: SubmitId, dag: Vec<u8>) {
-        let task = Vec::new();
+    pub(super) fn await_member(&mut self, from: Rank, submit: SubmitId, dag: &[u8]) {
+        let (dag, task) = (dag.to_vec(), Vec::new());
         self.killed.insert((from, submit), Killed { dag, task });
     }
 
