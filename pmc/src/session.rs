@@ -237,17 +237,22 @@ impl Session {
 
     /// Makes a file that is there as long as somebody waits for a launch.
     pub fn ticket(&self, label: &str) -> Result<Ticket, Failure> {
-        let path = self.dir.join(label);
-        pmc_files::create_anew(&path)
-            .with_context(|| format!("cannot create {}", path.display()))
-            .or_code(exit::NOT_RUN)?;
-        Ok(Ticket(path))
+        ticket_in(&self.dir, label)
     }
 
     /// Directory of its run.
     pub fn run(&self) -> PathBuf {
         self.dir.join("run")
     }
+}
+
+/// Makes such a file in a directory of the user.
+pub fn ticket_in(dir: &Path, label: &str) -> Result<Ticket, Failure> {
+    let path = dir.join(label);
+    pmc_files::create_anew(&path)
+        .with_context(|| format!("cannot create {}", path.display()))
+        .or_code(exit::NOT_RUN)?;
+    Ok(Ticket(path))
 }
 
 /// A file that is removed with this value.

@@ -1,11 +1,12 @@
 //! What a person, or the batch system, asks for hosts: no more tasks there, others elsewhere, or an end.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
 use pmc_batch::node_states::is_same_host;
-use pmc_control::{Answer, NodeStatus};
+use pmc_control::{Answer, MAX_TASKS, NodeStatus, NodeTask};
+use pmc_system::clock;
 
 use super::{Driver, Run, RunError};
 use crate::protocol::{Rank, SubmitId};
@@ -17,11 +18,35 @@ const GIVEN_UP: &str = "its host was given up (pmc nodes --gone)";
 
 impl<T: MasterTransport> Driver<'_, T> {
     /// Returns the hosts of the run.
-    pub(super) fn host_statuses(&self) -> Vec<NodeStatus> {
+    pub(super) fn host_statuses(&mut self) -> Vec<NodeStatus> {
         let mut nodes = self.run.master.node_statuses();
+        self.name_tasks(&mut nodes);
         self.bad_hosts.mark(&mut nodes);
         nodes.extend(self.nodes.early_hosts());
         nodes
+    }
+
+    /// Says what runs on each host, and since when.
+    fn name_tasks(&mut self, nodes: &mut [NodeStatus]) {
+        let since_epoch = clock::system_time()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let begin = since_epoch.saturating_sub(clock::elapsed(self.begin.at));
+        let mut running: Vec<_> = self.run.master.assignments().collect();
+        running.sort_by_key(|(rank, ..)| self.run.master.began(*rank));
+        let places: BTreeMap<String, usize> = nodes.iter().map(|node| node.host.clone()).zip(0..).collect();
+        for (rank, task, submit) in running {
+            let began = self.run.master.began(rank).unwrap_or_default();
+            for (_, host) in self.run.master.taking_part(rank, submit) {
+                let node = places.get(&host).and_then(|at| nodes.get_mut(*at));
+                if let Some(node) = node.filter(|node| node.tasks.len() < MAX_TASKS) {
+                    node.tasks.push(NodeTask {
+                        task: self.run.out.dags.name(task),
+                        start_time: begin.saturating_add(began).as_millis() as f64 / 1e3,
+                    });
+                }
+            }
+        }
     }
 
     pub(super) fn drain_node(&mut self, host: &str) -> Result<Answer, RunError> {

@@ -116,6 +116,7 @@ impl Nodes {
                 free_memory_mib: registration.memory_mb,
                 away: false,
                 reserved_for: None,
+                tasks: Vec::new(),
             };
             let host = hosts.entry(&registration.host).or_insert_with(new);
             host.slots += 1;

@@ -41,6 +41,7 @@ impl Master {
                 free_memory_mib: if is_there { host.free_memory_mb } else { 0 },
                 away: host.away,
                 reserved_for: self.reserved_for(number),
+                tasks: Vec::new(),
             }
         };
         (0..).zip(self.hosts.all()).map(describe).collect()

@@ -410,6 +410,69 @@ fn system_calls_of_ranks_are_written_by_strace() {
     );
 }
 
+/// A run of `pmc serve` takes launches as a session does.
+#[test]
+#[ignore = "needs a build of all programs: tests/run e2e"]
+fn a_run_that_takes_tasks_takes_launches() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let top = folder.path();
+    let pmc = || Program::new(Build::Local.program("pmc")).in_directory(top);
+    let words = [
+        "serve",
+        "run",
+        "--agents",
+        "1",
+        "--launch",
+        "local",
+        "--idle-limit",
+        "120s",
+        "--quiet",
+    ];
+    let serving = pmc().args(words).start();
+    wait_until("the run takes no tasks", 60, || {
+        let nodes = pmc().args(["nodes", "run"]).run();
+        nodes.code() == 0 && nodes.stdout.contains("working")
+    });
+    fs::create_dir(top.join("sub")).expect("a directory");
+    let launch = |words: &[&str]| {
+        let program = pmc().in_directory(&top.join("sub")).env("OWN", "mine");
+        program
+            .args(["launch", "-q", "--run", "../run"])
+            .args(words)
+            .run()
+    };
+    let result = launch(&[
+        "-n",
+        "1",
+        "sh",
+        "-c",
+        "echo $PMC_LAUNCH_SIZE $OWN ${PWD##*/}; exit 7",
+    ]);
+    assert_eq!(result.code(), 7, "{}", result.details());
+    assert_eq!(result.stdout, "1 mine sub\n", "{}", result.details());
+    let refused = launch(&["--on", "nowhere", "true"]);
+    assert_eq!(refused.code(), 4, "{}", refused.details());
+    assert!(
+        refused
+            .stderr
+            .contains("nowhere is no host of the run ../run: it has "),
+        "{}",
+        refused.details()
+    );
+    let result = pmc().args(["launch", "--run", "nothing", "true"]).run();
+    assert_eq!(result.code(), 2, "{}", result.details());
+    let result = Program::from_line(&format!("{} --run run true", pmc_launch()))
+        .in_directory(top)
+        .run();
+    assert_eq!(result.code(), 2, "{}", result.details());
+    pmc().args(["serve", "run", "--stop"]).run().ok();
+    serving.wait();
+    let left = fs::read_dir(top.join("run")).expect("a directory").flatten();
+    let is_ticket = |name: &str| name.starts_with("launch-") && !name.contains('.');
+    let left = left.filter(|file| is_ticket(&file.file_name().to_string_lossy()));
+    assert_eq!(left.count(), 0, "no ticket is left");
+}
+
 /// A line to the launch lets them go, and what follows it is for rank 0.
 #[test]
 #[ignore = "needs a build of all programs: tests/run e2e"]

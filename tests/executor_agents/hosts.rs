@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::{Signal, kill};
 use pmc_control::{Answer, Request, ask};
@@ -171,6 +171,18 @@ fn a_host_that_is_reserved_gets_no_tasks() {
     };
     let second = nodes.iter().find(|node| node.host == "second").unwrap();
     assert_eq!((&*second.state, second.busy), ("reserved", 0));
+    assert!(second.tasks.is_empty());
+    let first = nodes.iter().find(|node| node.host == "first").unwrap();
+    assert_eq!(first.tasks.len(), 1);
+    let (task, now) = (&first.tasks[0], SystemTime::now());
+    let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+    assert_eq!(task.task, "t2");
+    // It has begun in this test.
+    assert!(
+        (now - 600.0..=now).contains(&task.start_time),
+        "{} {now}",
+        task.start_time
+    );
     assert!(matches!(hosts.reserve("second", false), Answer::Done(_)));
     hosts.scene.wait_for("begin", 4);
     assert_eq!(hosts.task_on("second").as_deref(), Some("t3"));

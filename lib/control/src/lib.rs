@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use client::{ControlError, Redirect, RedirectHandle, Tool, ask};
 pub use place::Place;
 pub use pmc_stacks::HostStacks;
-pub use pmc_status::{FIRST_WEIGHT, MAX_PARENTS, NodeStatus, TaskStatus, memory};
+pub use pmc_status::{FIRST_WEIGHT, MAX_PARENTS, MAX_TASKS, NodeStatus, NodeTask, TaskStatus, memory};
 pub use redirect::{
     OutputChunk, Overflow, Position, RedirectEnd, RedirectOptions, RedirectPoll, takes_output,
 };

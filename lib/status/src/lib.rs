@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 pub const FIRST_WEIGHT: u32 = 100;
 
 /// A host of a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeStatus {
     /// Host name.
     pub host: String,
@@ -30,7 +30,22 @@ pub struct NodeStatus {
     /// The task for which a part of it is reserved: one that needs several hosts at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved_for: Option<String>,
+    /// What runs there, also with a part of it, the longest first: the first [`MAX_TASKS`] of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<NodeTask>,
 }
+
+/// A task that runs on a host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeTask {
+    /// Name of the task.
+    pub task: String,
+    /// When it began, in seconds since the epoch. If an earlier master has begun it, when this one took over.
+    pub start_time: f64,
+}
+
+/// Maximum tasks that a [`NodeStatus`] names.
+pub const MAX_TASKS: usize = 4;
 
 /// A task of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

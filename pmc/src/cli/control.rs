@@ -44,6 +44,9 @@ pub struct Nodes {
     /// Say which of these hosts do not answer, and exit with 1 if there are any: a name, or `n[1-3,7]`
     #[arg(long, value_name = "HOSTS", conflicts_with_all = ["drain", "reserve", "unreserve", "gone"])]
     pub ping: Option<String>,
+    /// Only the hosts on which this task runs
+    #[arg(long, value_name = "TASK", conflicts_with_all = ["drain", "reserve", "unreserve", "gone", "ping"])]
+    pub of: Option<String>,
     /// Print JSON
     #[arg(long, conflicts_with_all = ["drain", "reserve", "unreserve", "gone", "ping"])]
     pub json: bool,

@@ -1,19 +1,22 @@
 //! `pmc nodes`, `drain`, `kill`, `why` and `submit`: ask a run, or change its course.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::anyhow;
 use pmc_control::{Answer, MAX_PARENTS, NodeStatus, Request, TaskStatus, ask, memory};
 use pmc_terminal::{escape, print};
 
 use crate::cli;
+use crate::clock::now;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
 use crate::reach;
 use crate::table::{Align, Table};
+use crate::text::duration;
 
 /// Maximum hosts that a command names.
 const MAX_HOSTS: usize = 100_000;
@@ -24,7 +27,46 @@ pub fn nodes(arguments: &cli::Nodes) -> Result<u8, Failure> {
     if let Some(hosts) = &arguments.ping {
         return ping(&dir, hosts);
     }
+    if let Some(task) = &arguments.of {
+        return nodes_of(&dir, task, arguments.json);
+    }
     show(&dir, &request_of(arguments)?, arguments.json)
+}
+
+/// Shows the hosts on which a task runs.
+fn nodes_of(dir: &Path, task: &str, json: bool) -> Result<u8, Failure> {
+    let run = layout::find_run(dir)?;
+    if let Some(place) = reach::elsewhere(&run.dag) {
+        return reach::run_there(&place, false);
+    }
+    let request = Request::Workers {
+        task: task.to_owned(),
+    };
+    let workers = match ask(&run.dag, &request).or_code(exit::NOT_RUN)? {
+        Answer::Workers { workers, .. } => workers,
+        other => return Err(reach::refused(other)),
+    };
+    let nodes = match ask(&run.dag, &Request::Nodes).or_code(exit::NOT_RUN)? {
+        Answer::Nodes(nodes) => nodes,
+        other => return Err(reach::refused(other)),
+    };
+    let nodes = having(nodes, task, &workers);
+    print(&match json {
+        true => json_text(&nodes),
+        false => node_table(&nodes),
+    });
+    Ok(exit::SUCCESS)
+}
+
+/// The nodes of these workers, which run a task: it comes first.
+fn having(nodes: Vec<NodeStatus>, task: &str, workers: &[(u32, String)]) -> Vec<NodeStatus> {
+    let hosts: BTreeSet<&str> = workers.iter().map(|(_, host)| host.as_str()).collect();
+    let own = nodes.into_iter().filter(|node| hosts.contains(&*node.host));
+    let first = |mut node: NodeStatus| {
+        node.tasks.sort_by_key(|known| known.task != task);
+        node
+    };
+    own.map(first).collect()
 }
 
 /// What `pmc nodes` asks for.
@@ -187,7 +229,10 @@ fn node_table(nodes: &[NodeStatus]) -> String {
         ("OF", Align::Right),
         ("FREE MEMORY", Align::Right),
         ("OF", Align::Right),
+        ("FOR", Align::Right),
+        ("TASK", Align::Left),
     ]);
+    let now = now() as f64 / 1e6;
     for node in nodes {
         table.row([
             escape(&node.host).into_owned(),
@@ -198,6 +243,8 @@ fn node_table(nodes: &[NodeStatus]) -> String {
             node.cpus.to_string(),
             memory(node.free_memory_mib),
             memory(node.memory_mib),
+            running_for(node, now),
+            task_of(node),
         ]);
     }
     let mut text = table.render("");
@@ -222,6 +269,27 @@ fn node_table(nodes: &[NodeStatus]) -> String {
         let _ = writeln!(text, "Reserved for {}: {}", escape(task), escape(&hosts));
     }
     text
+}
+
+/// For how long the first task of a host runs.
+fn running_for(node: &NodeStatus, now: f64) -> String {
+    let first = node.tasks.first();
+    let seconds = first.map(|first| (now - first.start_time).max(0.0));
+    let shown = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    shown.map(duration).unwrap_or_default()
+}
+
+/// The first task of a host, and the number of the others.
+fn task_of(node: &NodeStatus) -> String {
+    let Some(first) = node.tasks.first() else {
+        return String::new();
+    };
+    let name = escape(&first.task);
+    match (node.busy as usize).max(node.tasks.len()) - 1 {
+        0 => name.into_owned(),
+        1 => format!("{name} and another"),
+        others => format!("{name} and {others} others"),
+    }
 }
 
 fn describe(task: &TaskStatus) -> String {
@@ -258,6 +326,7 @@ fn describe(task: &TaskStatus) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+    use pmc_control::NodeTask;
 
     use super::*;
 
@@ -274,6 +343,7 @@ mod tests {
             free_memory_mib: 5,
             away,
             reserved_for: away.then(|| "big".to_owned()),
+            tasks: Vec::new(),
         };
         let text = node_table(&[node("near", false), node("n\u{1b}1", true)]);
         assert!(
@@ -281,6 +351,45 @@ mod tests {
             "{text}"
         );
         assert!(!node_table(&[node("near", false)]).contains("Without"));
+    }
+
+    #[test]
+    fn hosts_are_shown_with_what_runs_there() {
+        let node = |host: &str, tasks: &[&str]| NodeStatus {
+            host: host.to_owned(),
+            state: "working".to_owned(),
+            slots: 9,
+            busy: tasks.len() as u32,
+            cpus: 9,
+            free_cpus: 1,
+            memory_mib: 10,
+            free_memory_mib: 5,
+            away: false,
+            reserved_for: None,
+            tasks: tasks
+                .iter()
+                .map(|task| NodeTask {
+                    task: (*task).to_owned(),
+                    start_time: now() as f64 / 1e6 - 75.0,
+                })
+                .collect(),
+        };
+        let nodes = || {
+            vec![
+                node("n1", &["a", "b\u{1b}", "c"]),
+                node("n2", &["b\u{1b}"]),
+                node("n3", &[]),
+            ]
+        };
+        let text = node_table(&nodes());
+        assert!(text.contains("1 min 15 s  a and 2 others\n"), "{text}");
+        assert!(text.contains("1 min 15 s  b\\u001b\n"), "{text}");
+        let workers = [(1, "n1".to_owned()), (2, "n2".to_owned())];
+        let text = node_table(&having(nodes(), "b\u{1b}", &workers));
+        assert!(
+            text.contains("b\\u001b and 2 others") && !text.contains("n3"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -296,6 +405,7 @@ mod tests {
             free_memory_mib: 5,
             away: false,
             reserved_for: None,
+            tasks: Vec::new(),
         };
         let nodes = [
             node("n1", "working"),

@@ -1,5 +1,5 @@
 //! `pmc launch`: starts a parallel program. In a batch job it is a task of the session, which has the nodes
-//! of the job; elsewhere it runs in this process.
+//! of the job, and with `--run` one of a run that takes tasks; elsewhere it runs in this process.
 
 mod guard;
 
@@ -27,6 +27,7 @@ use self::guard::Guard;
 use super::attach::push::Target;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
+use crate::layout;
 use crate::reach;
 use crate::session::{self, Job, Session};
 
@@ -45,8 +46,35 @@ const REMINDER: Duration = Duration::from_secs(1);
 /// Time for a session that ends to be gone.
 const ENDING: Duration = Duration::from_secs(60);
 
+/// The run that takes a launch.
+struct Run {
+    dag: PathBuf,
+    dir: PathBuf,
+    /// What has its nodes, for messages.
+    owner: String,
+    /// What to say if it is killed, and what to do then.
+    killed: (String, &'static str),
+}
+
+impl Run {
+    fn of_session(session: &Session, job: &Job) -> Self {
+        Self {
+            dag: session.dag.clone(),
+            dir: session.run(),
+            owner: job.to_string(),
+            killed: (
+                format!("the session of {job} was killed, and this launch with it"),
+                "the next `pmc launch` starts a new session",
+            ),
+        }
+    }
+}
+
 /// Starts a parallel program. Returns its exit code.
 pub fn launch(options: &Options) -> Result<u8, Failure> {
+    if let Some(dir) = options.run_directory() {
+        return in_run(options, dir);
+    }
     let job = session::job().filter(|_| !options.is_dry_run());
     let Some(job) = job else {
         return Ok(pmc_launch::launch(options));
@@ -64,13 +92,14 @@ pub fn launch(options: &Options) -> Result<u8, Failure> {
     if let Some(place) = reach::elsewhere(&session.dag) {
         return reach::run_there(&place, shape.has_input);
     }
-    let label = format!("launch-{:x}", random());
+    let label = new_label();
     let ticket = session.ticket(&label)?;
+    let run = Run::of_session(&session, &job);
     let until = Instant::now() + ENDING;
     let client = loop {
         let nodes = session.join(&job, shape.linger)?;
-        check(&shape, &job, &nodes)?;
-        match Client::begin((&job, &session), &shape, &label, ticket.path())? {
+        check(&shape, &run.owner, &nodes)?;
+        match Client::begin(&run, &shape, &label, ticket.path())? {
             Ok(client) => break client,
             // A session whose time is over. The next one follows.
             Err(why) if why.contains("takes no more tasks") && Instant::now() < until => {
@@ -82,19 +111,59 @@ pub fn launch(options: &Options) -> Result<u8, Failure> {
     client.run(&shape)
 }
 
+/// Starts it in a run that the person names.
+fn in_run(options: &Options, dir: &Path) -> Result<u8, Failure> {
+    let shape = options.shape().map_err(anyhow::Error::msg).or_code(exit::USAGE)?;
+    let found = layout::find_run(dir)?;
+    if let Some(place) = reach::elsewhere(&found.dag) {
+        return reach::run_there(&place, shape.has_input);
+    }
+    // The task starts in another directory.
+    let absolute = |path: &Path| std::path::absolute(path).or_code(exit::NOT_RUN);
+    let run = Run {
+        dag: absolute(&found.dag)?,
+        dir: absolute(&found.dir)?,
+        owner: format!("the run {}", dir.display()),
+        killed: (
+            format!("the run {} was killed, and this launch with it", dir.display()),
+            "`pmc serve` starts it again",
+        ),
+    };
+    let nodes = match ask(&run.dag, &Request::Nodes).or_code(exit::NOT_RUN)? {
+        Answer::Nodes(nodes) => nodes,
+        other => return Err(reach::refused(other)),
+    };
+    // Before its first agent has come, it is not known what it has.
+    if !nodes.is_empty() {
+        check(&shape, &run.owner, &nodes)?;
+    }
+    let label = new_label();
+    let ticket = session::ticket_in(&run.dir, &label)?;
+    let begun = Client::begin(&run, &shape, &label, ticket.path())?;
+    let client = begun.map_err(|why| {
+        Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&why)))
+            .hint("`pmc serve DIR --agents N` starts a run that takes launches")
+    })?;
+    client.run(&shape)
+}
+
+fn new_label() -> String {
+    format!("launch-{:x}", random())
+}
+
 /// Says if the job does not have what a launch needs, however long it waits.
-fn check(shape: &Shape, job: &Job, nodes: &[NodeStatus]) -> Result<(), Failure> {
+fn check(shape: &Shape, owner: &str, nodes: &[NodeStatus]) -> Result<(), Failure> {
     let refuse = |why: String| Err(Failure::new(exit::NOT_RUN, anyhow!(why)));
     let hosts: Vec<&str> = nodes.iter().map(|node| &*node.host).collect();
     if let Some(other) = shape.on.iter().find(|host| !hosts.contains(&&***host)) {
         let hosts = pmc_hosts::compress(&hosts);
-        return refuse(format!("{} is no host of {job}: it has {hosts}", escape(other)));
+        return refuse(format!("{} is no host of {owner}: it has {hosts}", escape(other)));
     }
     let asked = u64::from(shape.ranks) * u64::from(shape.cpus);
     let there: u64 = nodes.iter().map(|node| u64::from(node.cpus)).sum();
     if asked > there {
         return refuse(format!(
-            "{} ranks need {asked} CPUs, and {job} has {there} on {} nodes",
+            "{} ranks need {asked} CPUs, and {owner} has {there} on {} nodes",
             shape.ranks,
             nodes.len()
         ));
@@ -116,11 +185,11 @@ enum Event {
     OutputEnded(Result<(), String>),
 }
 
-/// A launch that a session has accepted.
+/// A launch that a run has accepted.
 struct Client {
     dag: PathBuf,
-    /// The batch job, for messages.
-    job: String,
+    /// What to say if the run is killed, and what to do then.
+    killed: (String, &'static str),
     label: String,
     tail: TailRequest,
     tool: Tool,
@@ -132,13 +201,8 @@ struct Client {
 }
 
 impl Client {
-    /// Hands the launch to a session, or returns why that refuses.
-    fn begin(
-        (job, session): (&Job, &Session),
-        shape: &Shape,
-        label: &str,
-        ticket: &Path,
-    ) -> Result<Result<Self, String>, Failure> {
+    /// Hands the launch to a run, or returns why that refuses.
+    fn begin(run: &Run, shape: &Shape, label: &str, ticket: &Path) -> Result<Result<Self, String>, Failure> {
         let options = RedirectOptions {
             token: random(),
             tool: format!("pmc launch, process {}", std::process::id()),
@@ -157,11 +221,11 @@ impl Client {
             .context("cannot handle signals")
             .or_code(exit::NOT_RUN)?;
         // The run knows of this program before the task starts.
-        let mut tool = Tool::connect(&session.dag).or_code(exit::NOT_RUN)?;
+        let mut tool = Tool::connect(&run.dag).or_code(exit::NOT_RUN)?;
         if let Answer::Refused(why) = tool.tail(tail.clone()).or_code(exit::NOT_RUN)? {
             return Ok(Err(why));
         }
-        let guard = Guard::start(&session.run(), label, shape.wait).or_code(exit::NOT_RUN)?;
+        let guard = Guard::start(&run.dir, label, shape.wait).or_code(exit::NOT_RUN)?;
         let own = std::env::current_exe().or_code(exit::NOT_RUN)?;
         let program = own.with_file_name(PROGRAM);
         let words = [program.as_os_str(), RELAY.as_ref(), ticket.as_os_str()];
@@ -180,10 +244,10 @@ impl Client {
             length: 0,
             tasks: vec![task],
         });
-        let accepted = ask(&session.dag, &request).or_code(exit::NOT_RUN)?;
+        let accepted = ask(&run.dag, &request).or_code(exit::NOT_RUN)?;
         let mut client = Self {
-            dag: session.dag.clone(),
-            job: job.to_string(),
+            dag: run.dag.clone(),
+            killed: run.killed.clone(),
             label: label.to_owned(),
             tail,
             tool,
@@ -215,14 +279,14 @@ impl Client {
             Err(_) if self.is_forgotten() => {
                 // Its ranks end by themselves.
                 self.dismiss_guard();
-                let error = anyhow!("the session of {} was killed, and this launch with it", self.job);
-                Err(Failure::new(exit::NOT_RUN, error).hint("the next `pmc launch` starts a new session"))
+                let (killed, next) = &self.killed;
+                Err(Failure::new(exit::NOT_RUN, anyhow!("{killed}")).hint(*next))
             }
             ended => ended,
         }
     }
 
-    /// True if no session knows of the launch any more.
+    /// True if no run knows of the launch any more.
     fn is_forgotten(&self) -> bool {
         let tasks = vec![self.label.clone()];
         !matches!(ask(&self.dag, &Request::Ends { tasks }), Ok(Answer::Ends(_)))

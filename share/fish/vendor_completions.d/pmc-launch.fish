@@ -4,6 +4,7 @@ complete -c pmc-launch -l ranks-per-node -d 'Most ranks of a host' -r
 complete -c pmc-launch -l on -d 'Only on these hosts, such as n[1-4,7]' -r
 complete -c pmc-launch -s c -l cpus -d 'CPUs of a rank, in a batch job' -r
 complete -c pmc-launch -s m -l memory -d 'MiB of memory of a rank, in a batch job' -r
+complete -c pmc-launch -l run -d 'In this run of pmc serve, in place of a batch job' -r -F
 complete -c pmc-launch -l linger -d 'In a batch job, seconds that the session lives after its last launch' -r
 complete -c pmc-launch -l pmi -d 'How ranks find each other' -r -f -a "1\t'PMI-1: MPICH, Intel MPI, MVAPICH'
 none\t'Not at all'"

@@ -189,6 +189,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l reserve -d 'Start only
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l unreserve -d 'Start all tasks on these hosts again' -r
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l gone -d 'This host is lost: go on without it, and run its tasks elsewhere once they must have ended there' -r
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l ping -d 'Say which of these hosts do not answer, and exit with 1 if there are any: a name, or `n[1-3,7]`' -r
+complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l of -d 'Only the hosts on which this task runs' -r
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l json -d 'Print JSON'
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand why" -l json -d 'Print JSON'
@@ -204,6 +205,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand launch" -l ranks-per-node -d 'Mo
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l on -d 'Only on these hosts, such as n[1-4,7]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -s c -l cpus -d 'CPUs of a rank, in a batch job' -r
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -s m -l memory -d 'MiB of memory of a rank, in a batch job' -r
+complete -c pmc -n "__fish_pmc_using_subcommand launch" -l run -d 'In this run of pmc serve, in place of a batch job' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l linger -d 'In a batch job, seconds that the session lives after its last launch' -r
 complete -c pmc -n "__fish_pmc_using_subcommand launch" -l pmi -d 'How ranks find each other' -r -f -a "1\t'PMI-1: MPICH, Intel MPI, MVAPICH'
 none\t'Not at all'"

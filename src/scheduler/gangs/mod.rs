@@ -87,7 +87,7 @@ pub(super) struct Gangs {
     refusals: FxHashMap<TaskId, u32>,
     reservation: Option<Reservation>,
     fits: Fits,
-    /// When the attempt of each worker began, by rank, once there are gangs.
+    /// When the latest attempt of each worker began, by rank.
     began: Vec<Option<Duration>>,
 }
 
@@ -207,9 +207,6 @@ impl Gangs {
 
     /// Notes when a worker begins an attempt.
     pub(super) fn note_begin(&mut self, rank: Rank, now: Duration) {
-        if self.are_none() {
-            return;
-        }
         let index = rank.0 as usize;
         if self.began.len() <= index {
             self.began.resize(index + 1, None);

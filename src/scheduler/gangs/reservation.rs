@@ -363,7 +363,7 @@ impl Master {
         let now = self.now();
         let slot = &self.slots[rank.0 as usize - 1];
         let end = |task: TaskId, on: Rank| {
-            let began = self.gangs.began.get(on.0 as usize).copied().flatten();
+            let began = self.began(on);
             let end = began.and_then(|began| Some(began.saturating_add(self.time_for_backfill(task)?)));
             end.filter(|end| *end >= now).unwrap_or(Duration::MAX)
         };

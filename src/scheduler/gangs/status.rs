@@ -37,6 +37,12 @@ impl Master {
         Some(pmc_hosts::compress(&names.collect::<Vec<_>>()))
     }
 
+    /// When the latest attempt of a worker began, as [`Master::advance`] counts; `None` if it had none.
+    #[must_use]
+    pub fn began(&self, rank: Rank) -> Option<Duration> {
+        self.gangs.began.get(rank.0 as usize).copied().flatten()
+    }
+
     /// The workers that take part in an attempt of this worker, and their hosts; this one first.
     #[must_use]
     pub fn taking_part(&self, lead: Rank, submit: SubmitId) -> Vec<(u32, String)> {

@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, ValueEnum};
@@ -39,6 +39,9 @@ pub struct Options {
     /// MiB of memory of a rank, in a batch job
     #[arg(short = 'm', long, value_name = "MIB", default_value_t = 0)]
     memory: u64,
+    /// In this run of pmc serve, in place of a batch job
+    #[arg(long, value_name = "DIR", conflicts_with = "dry_run")]
+    run: Option<PathBuf>,
     /// In a batch job, give up if other launches hold what this one needs
     #[arg(long)]
     immediate: bool,
@@ -229,6 +232,12 @@ impl Options {
         self.dry_run
     }
 
+    /// Directory of the run that takes the launch, if the person names one.
+    #[must_use]
+    pub fn run_directory(&self) -> Option<&Path> {
+        self.run.as_deref()
+    }
+
     /// Returns what the launch needs.
     ///
     /// # Errors
@@ -309,6 +318,7 @@ mod tests {
             &["--on", "n[", "a"],
             &["--keep-going", "--wait", "3", "a"],
             &["-n", "3"],
+            &["--run", "r", "--dry-run", "a"],
             &["--hold", "-g", "a"],
             &["--send-libs", "a"],
             &["--files", "f", "a"],

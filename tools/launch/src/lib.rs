@@ -49,6 +49,9 @@ const PROXY: &str = "--proxy";
 /// First argument of a task of a session. The next one is its ticket.
 pub const RELAY: &str = "--relay";
 
+/// First argument of what such a task then is. The others are those of the person.
+const RELAYED: &str = "--relayed";
+
 /// Exit code if nothing was started.
 const NOT_STARTED: u8 = 4;
 
@@ -58,15 +61,24 @@ const USAGE: u8 = 2;
 /// The program.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
     if arguments.get(1).is_some_and(|argument| argument == PROXY) {
         return proxy::main(arguments.get(2));
     }
     if arguments.get(1).is_some_and(|argument| argument == RELAY) {
         return relay::main(arguments.get(2));
     }
+    let is_relayed = arguments.get(1).is_some_and(|argument| argument == RELAYED);
+    if is_relayed {
+        arguments.remove(1);
+    }
     match arguments::parse(arguments) {
-        Ok(options) => ExitCode::from(launch(&options)),
+        // The run that the person has named has started it.
+        Ok(options) if is_relayed || options.run_directory().is_none() => ExitCode::from(launch(&options)),
+        Ok(_) => {
+            pmc_terminal::message(format_args!("{NAME}: --run is an option of `pmc launch`"));
+            ExitCode::from(USAGE)
+        }
         Err(code) => code,
     }
 }

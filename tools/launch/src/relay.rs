@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::frames::Bytes;
 use crate::inherited::Inherited;
-use crate::{NAME, NOT_STARTED};
+use crate::{NAME, NOT_STARTED, RELAYED};
 
 /// Seconds for the person's process to say what to do.
 const PATIENCE: u32 = 60;
@@ -115,6 +115,7 @@ fn start() -> io::Result<io::Error> {
     let arguments = hello.arguments.into_iter().map(|word| OsString::from_vec(word.0));
     let own = std::env::vars_os();
     let error = Command::new(std::env::current_exe()?)
+        .arg(RELAYED)
         .args(arguments)
         .env_clear()
         .envs(merged(hello.environment, own))
