@@ -3,9 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Instant;
 
 use super::{Mpi, Scene, output, pmc_launch};
+use crate::support::command::Program;
 use crate::support::programs::Build;
+use crate::support::sshd::Sshd;
 
 /// Waits until the other gang runs, and says which CPUs its ranks may use: after the MPI library has bound
 /// them, if it does.
@@ -165,5 +168,57 @@ fn commands_run_on_the_other_host_one_after_the_other() {
     let (there, here) = (times(&scene, "there"), times(&scene, "here"));
     println!(
         "median and least in us of {calls} commands: on another host {there:?}, on the same one {here:?}"
+    );
+}
+
+/// Says how fast bytes go to a command on another host and come from it, in MiB/s, beside SSH on this machine.
+/// `PMC_TEST_MIB` is their number.
+#[test]
+#[ignore = "needs network namespaces, Open MPI and SSH: tests/run e2e"]
+fn bytes_go_to_the_other_host_and_come_from_it() {
+    let mib: u64 = std::env::var("PMC_TEST_MIB").map_or(8, |mib| mib.parse().expect("a number"));
+    let bytes = mib << 20;
+    let mut scene = Scene::new(
+        Mpi::debian("mpicc.openmpi"),
+        &format!(
+            "TASK bytes --on n[1-2] -N 2 ./bytes {bytes} {}\n",
+            Build::Local.program("pmc-rsh").display()
+        ),
+    );
+    let script = "#!/bin/sh\nother=$(tail -n 1 \"$PMC_NODEFILE\")\nnow() { date +%s%N; }\nbegun=$(now)\n\
+                  echo \"came $($2 $other head -c $1 /dev/zero | wc -c) $((($(now) - begun) / 1000)) us\"\n\
+                  begun=$(now)\n\
+                  echo \"went $(head -c $1 /dev/zero | $2 $other wc -c) $((($(now) - begun) / 1000)) us\"\n";
+    fs::write(scene.path("bytes"), script).expect("a script");
+    fs::set_permissions(scene.path("bytes"), fs::Permissions::from_mode(0o755)).expect("a mode");
+    scene.start();
+    scene.succeed();
+    let said = output(scene.folder.path(), "bytes");
+    let rates: Vec<u64> = ["came", "went"]
+        .iter()
+        .map(|way| {
+            let begin = format!("{way} {bytes} ");
+            let time = said
+                .lines()
+                .find_map(|line| line.strip_prefix(&*begin)?.strip_suffix(" us"));
+            let time: u64 = time
+                .unwrap_or_else(|| panic!("all bytes: {said}"))
+                .parse()
+                .expect("a time");
+            mib * 1_000_000 / time.max(1)
+        })
+        .collect();
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let sshd = Sshd::start(folder.path());
+    let begun = Instant::now();
+    let options = "-q -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null";
+    let (key, port) = (sshd.key.display(), sshd.port);
+    let come = format!("ssh {options} -i {key} -p {port} 127.0.0.1 'head -c {bytes} /dev/zero' | wc -c");
+    let result = Program::new("sh").args(["-c", &come]).run().ok();
+    assert_eq!(result.stdout.trim(), bytes.to_string(), "{}", result.details());
+    let ssh = mib * 1_000_000 / begun.elapsed().as_micros() as u64;
+    println!(
+        "MiB/s: from the other host {}, to it {}, by SSH {ssh}",
+        rates[0], rates[1]
     );
 }
