@@ -5,8 +5,8 @@
 //! all of its processes inherit, and after its end all that has this token is ended.
 //!
 //! To look at all processes of a host takes longer than a small task. A worker looks at once if the attempt
-//! was killed, and else when it has run long enough since it looked last: it spends a hundredth of its time
-//! on that.
+//! was killed, and when it has nothing to do. Else it looks when it has run long enough since it looked last,
+//! so that it spends a four hundredth of its time on that.
 
 use std::ffi::{CString, OsString};
 use std::fs;
@@ -31,7 +31,7 @@ pub(super) const VARIABLE: &[u8] = b"PMC_TOKENS";
 const SEPARATOR: u8 = b'.';
 
 /// A worker looks when its attempts have run for this many times of what it takes.
-const SHARE: u32 = 100;
+const SHARE: u32 = 400;
 
 /// What a look takes, before the first one.
 const EXPECTED: Duration = Duration::from_millis(2);
