@@ -262,3 +262,37 @@ fn no_key_for_htcondor_draws_a_warning() -> Outcome {
     assert!(idle.is_empty() && text.lines().count() > 20, "{idle:#?}");
     Ok(())
 }
+
+/// As in plans for one batch job, a million small files would cost more than the rest of the plan.
+#[test]
+fn jobs_of_large_plans_name_files_in_their_commands() -> Outcome {
+    let case = chain("  profiles: {pegasus: {style: condor}}\n", "");
+    let more: String = (0..1_000)
+        .map(|number| {
+            format!("- type: job\n  id: M{number}\n  name: first\n  uses: [{{lfn: in, type: input}}]\n")
+        })
+        .collect();
+    let text = case.file("workflow.yml");
+    case.put(
+        "workflow.yml",
+        &text.replace("jobDependencies:", &format!("{more}jobDependencies:")),
+    );
+    let planned = case.plan_only(&format!(
+        "{LINE} --sites far -Dpegasus.data.configuration=condorio -Dpegasus.lite.form=native"
+    ))?;
+    let files = walkdir::WalkDir::new(&planned.submit_dir).into_iter().flatten();
+    let all: Vec<_> = files.map(|file| file.path().to_owned()).collect();
+    let is_list = |extension: &str| {
+        all.iter()
+            .any(|path| path.extension().is_some_and(|of| of == extension))
+    };
+    assert!(!is_list("lof"), "{all:?}");
+    assert!(!description(&planned, "second_B")?.contains(".lof"));
+    let of_job = all.iter().filter(|path| {
+        let name = path.file_name().map(|name| name.to_string_lossy());
+        name.is_some_and(|name| name.starts_with("second_B."))
+    });
+    let texts: String = of_job.filter_map(|path| fs::read_to_string(path).ok()).collect();
+    assert!(texts.contains("mid=mid") && texts.contains("out=out"), "{texts}");
+    Ok(())
+}

@@ -252,3 +252,31 @@ fn kill_one(top: &Path, round: u32, random: &mut Random) {
         processes(top, &["./long"]).is_empty()
     });
 }
+
+/// Prints what launches of a session take, and what it takes to send a program of `PMC_BCAST_MB` megabytes to
+/// all nodes, beside `sbcast`.
+#[test]
+#[ignore = "needs Slurm: tests/run e2e"]
+fn times_of_launches_in_a_batch_job_are_printed() {
+    let scene = Scene::new();
+    let megabytes = std::env::var("PMC_BCAST_MB").unwrap_or_else(|_| "2".to_owned());
+    let script = format!(
+        "#!/bin/bash\nt() {{ local a=$EPOCHREALTIME b; \"${{@:2}}\" || exit; b=$EPOCHREALTIME; \
+         echo $1 $(((${{b/./}} - ${{a/./}}) / 1000)) ms; }}\n\
+         (printf '#!/bin/sh\\nexit 0\\n'; head -c {megabytes}000000 /dev/urandom) > prog; chmod +x prog\n\
+         t first $PMC launch -q -n 3 true\n\
+         for i in 1 2 3 4 5; do t next $PMC launch -q -n 3 true; done\n\
+         for i in 1 2 3; do\n\
+         t sbcast sbcast --force prog $PWD/copy\n\
+         t launch $PMC launch -q -N 3 --bcast=always ./prog\ndone\n"
+    );
+    scene.script("times", &script);
+    let said = scene.run("./times");
+    println!("{said}");
+    for (what, times) in [("first ", 1), ("next ", 5), ("sbcast ", 3), ("launch ", 3)] {
+        let lines = said
+            .lines()
+            .filter(|line| line.starts_with(what) && line.ends_with(" ms"));
+        assert_eq!(lines.count(), times, "{said}");
+    }
+}

@@ -208,6 +208,7 @@ impl BuiltPlan<'_> {
         let base = directories::base(request, workflow);
         let path = format!("{}/{base}", self.submit);
         let names = request.environment.variables.get(pmc_secrets::VARIABLE);
+        let are_apart = settings.lists_apart || self.exec.jobs.len() <= MAX_SMALL_PLAN;
         Plan {
             workflow,
             exec: &self.exec,
@@ -222,9 +223,8 @@ impl BuiltPlan<'_> {
             kickstarts: self.kickstarts.clone(),
             layout: Layout::new(self.submit_mapper(), workflow, &self.exec),
             files: self.files,
-            files_apart: settings.lists_apart
-                || !settings.generator.abilities().shares_lists
-                || self.exec.jobs.len() <= MAX_SMALL_PLAN,
+            files_apart: are_apart || !settings.generator.abilities().shares_lists,
+            names_apart: are_apart,
             checksums: Checksums::new(workflow, &self.exec, &self.sites, settings),
             has_job_scripts: has_job_scripts(settings, &self.sites, request),
             nesting: self.nesting(),

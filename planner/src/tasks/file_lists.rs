@@ -101,8 +101,18 @@ pub(crate) fn suffixes(job: PlannedJob<'_>) -> impl Iterator<Item = &'static str
     let is_named = job.plan.settings.stat && job.is_wrapped();
     let lists = recorded(job).into_iter().zip(SUFFIXES);
     lists
-        .filter(move |(files, _)| is_named && !files.is_empty())
+        .filter(move |&(files, suffix)| {
+            is_named && !files.is_empty() && !fits_line(job, files, check_of(job, suffix))
+        })
         .map(|(_, suffix)| suffix)
+}
+
+/// Which files of a list kickstart must check: those that it looks for after the job.
+fn check_of(job: PlannedJob<'_>, suffix: &str) -> Check {
+    match suffix == SUFFIXES[1] {
+        true => check(job),
+        false => Check::None,
+    }
 }
 
 /// Returns the names of the outputs that a job must write.
@@ -115,7 +125,7 @@ pub(super) fn required_outputs(job: PlannedJob<'_>) -> Vec<&str> {
 
 /// Returns whether the command line can name the files.
 fn fits_line(job: PlannedJob<'_>, files: Files<'_>, check: Check) -> bool {
-    if job.plan.files_apart || check == Check::Some {
+    if job.plan.names_apart || check == Check::Some {
         return false;
     }
     let mut room = MAX_INLINE;
@@ -135,7 +145,7 @@ pub(super) fn push_options(job: PlannedJob<'_>, line: &mut Words) {
         if files.is_empty() {
             continue;
         }
-        let check = if option == "-s" { check(job) } else { Check::None };
+        let check = check_of(job, suffix);
         line.blanks(" ");
         if fits_line(job, files, check) {
             if check == Check::All && job.has_own_kickstart() {
@@ -178,11 +188,7 @@ pub(crate) fn lists<E>(
         after = Files::Moved(&job.plan.exec.transfers[n].files);
     }
     for (files, suffix) in [before, after].into_iter().zip(SUFFIXES) {
-        let check = if suffix == SUFFIXES[1] {
-            check(job)
-        } else {
-            Check::None
-        };
+        let check = check_of(job, suffix);
         if files.is_empty() || fits_line(job, files, check) {
             continue;
         }

@@ -39,6 +39,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) files: [usize; 3],
     /// Each job has separate files for its lists, as in Pegasus.
     pub(crate) files_apart: bool,
+    /// Each job has separate files for the names that kickstart records.
+    pub(crate) names_apart: bool,
     /// Where the checksums of files are found, for jobs with directories of their own.
     pub(crate) checksums: Checksums,
     /// Jobs with directories of their own are scripts, for the tools of Pegasus.
