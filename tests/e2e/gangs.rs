@@ -170,7 +170,7 @@ pub(crate) struct Scene {
     master: Option<Child>,
     network: Network,
     /// How long a run may take.
-    limit: Duration,
+    pub(crate) limit: Duration,
 }
 
 impl Scene {

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -565,6 +566,7 @@ fn hydra_and_pmc_launch_start_programs_in_turn() {
     );
     fs::write(scene.path("script"), script).expect("a script");
     fs::set_permissions(scene.path("script"), fs::Permissions::from_mode(0o755)).expect("a mode");
+    scene.limit += Duration::from_millis(200) * u32::try_from(rounds(3)).expect("a number");
     scene.start();
     scene.succeed();
     let out = output(scene.folder.path(), "a");
