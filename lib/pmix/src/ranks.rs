@@ -144,7 +144,10 @@ fn begin(start: &Start, directory: &[u8]) -> Result<Vec<(u32, Vec<ByteBuf>)>, St
     if status != SUCCESS {
         return Err(reason(status));
     }
-    local.into_iter().map(|rank| Ok((rank, environment(rank)?))).collect()
+    local
+        .into_iter()
+        .map(|rank| Ok((rank, environment(rank)?)))
+        .collect()
 }
 
 #[expect(unsafe_code, reason = "functions of C")]

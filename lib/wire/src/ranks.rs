@@ -94,7 +94,10 @@ mod tests {
             assert!(parts.iter().all(|part| part.bytes.len() <= MAX_PART));
             let last = parts.iter().position(|part| part.is_last);
             assert_eq!(last, Some(parts.len() - 1), "only the last one is the last");
-            assert_eq!(parts.into_iter().flat_map(|part| part.bytes).collect::<Vec<u8>>(), bytes);
+            assert_eq!(
+                parts.into_iter().flat_map(|part| part.bytes).collect::<Vec<u8>>(),
+                bytes
+            );
         }
     }
 }

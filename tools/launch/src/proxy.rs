@@ -258,7 +258,9 @@ impl Proxy {
         }
         self.pmix = None;
         let left = self.ranks.iter().find(|rank| rank.unended().is_some());
-        let Some(rank) = left.map(Rank::number) else { return Ok(()) };
+        let Some(rank) = left.map(Rank::number) else {
+            return Ok(());
+        };
         pmc_terminal::message(format_args!("{NAME}: the PMIx server of this host has ended"));
         say(&ToFront::Abort { rank, code: 1 })
     }

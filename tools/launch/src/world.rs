@@ -99,7 +99,9 @@ impl World {
 
 /// The hosts of ranks, by their numbers, of what [`World::mapping`] returns; empty if it is something else.
 pub(crate) fn hosts_of(mapping: &str) -> Vec<u32> {
-    let blocks = mapping.strip_prefix("(vector").and_then(|rest| rest.strip_suffix(')'));
+    let blocks = mapping
+        .strip_prefix("(vector")
+        .and_then(|rest| rest.strip_suffix(')'));
     let mut hosts = Vec::new();
     for block in blocks.unwrap_or_default().split(",(").skip(1) {
         let numbers = block.trim_end_matches(')').split(',').map(str::parse::<u32>);

@@ -233,7 +233,11 @@ impl Launch<'_> {
             program::open_mpi_of(&file)
         };
         let is_open_mpi = self.world.ranks.len() > 1
-            && self.world.programs.iter().any(|words| needs_pmix(words).is_some());
+            && self
+                .world
+                .programs
+                .iter()
+                .any(|words| needs_pmix(words).is_some());
         match is_open_mpi {
             true => Pmi::Pmix,
             false => Pmi::One,

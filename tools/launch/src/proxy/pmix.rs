@@ -83,7 +83,12 @@ impl Pmix {
         let variables = match receive(&mut output).map_err(failed)? {
             Some(FromServer::Ready(variables)) => variables,
             Some(FromServer::Failed(why)) => return Err(why),
-            _ => return Err(format!("{} has no PMIx: start the program with mpirun", program.display())),
+            _ => {
+                return Err(format!(
+                    "{} has no PMIx: start the program with mpirun",
+                    program.display()
+                ));
+            }
         };
         let of_rank = |entries: Vec<serde_bytes::ByteBuf>| {
             let split = entries.iter().filter_map(|entry| {
@@ -99,7 +104,10 @@ impl Pmix {
             output,
             frames: FrameReader::default(),
             node: load.node,
-            variables: variables.into_iter().map(|(rank, own)| (rank, of_rank(own))).collect(),
+            variables: variables
+                .into_iter()
+                .map(|(rank, own)| (rank, of_rank(own)))
+                .collect(),
             ends: BTreeMap::new(),
             given: 0,
             parts: BTreeMap::new(),
@@ -169,7 +177,9 @@ impl Pmix {
     /// Lets the ranks pass the fence.
     pub(super) fn pass_barrier(&mut self) -> io::Result<()> {
         let all: Vec<u8> = std::mem::take(&mut self.parts).into_values().flatten().collect();
-        let Some(input) = &mut self.input else { return Ok(()) };
+        let Some(input) = &mut self.input else {
+            return Ok(());
+        };
         // A server that has ended is noticed elsewhere.
         let sent = Part::all_of(&all).try_for_each(|part| send(&mut *input, &ToServer::Fence(part)));
         let _ = sent.and_then(|()| input.flush());

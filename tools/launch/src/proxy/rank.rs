@@ -193,8 +193,8 @@ impl<'a> Setting<'a> {
             && let Some(library) = program::open_mpi_of(&file)
         {
             let why = format!(
-                "it is a program of Open MPI ({library}), whose ranks find each other only by mpirun: \
-                 start it with mpirun, or with --pmi none if each rank is to be alone"
+                "it is a program of Open MPI ({library}), whose ranks find each other by PMIx: start it with \
+                 --pmi pmix, or with --pmi none if each rank is to be alone"
             );
             return Err((shown(), why));
         }
