@@ -171,8 +171,8 @@ fn commands_run_on_the_other_host_one_after_the_other() {
     );
 }
 
-/// Says how fast bytes go to a command on another host and come from it, in MiB/s, beside SSH on this machine.
-/// `PMC_TEST_MIB` is their number.
+/// Says how fast bytes go to a command on another host and come from it, in MiB/s, beside SSH on this
+/// machine. `PMC_TEST_MIB` is their number.
 #[test]
 #[ignore = "needs network namespaces, Open MPI and SSH: tests/run e2e"]
 fn bytes_go_to_the_other_host_and_come_from_it() {
