@@ -14,7 +14,8 @@ void pmc_pmix_clear_environment(void);
 
 /* They come in the thread of the library. */
 struct pmc_rank_upcalls {
-    void (*begun)(uint32_t rank);
+    /* Returns whether what says that it is this rank may be it. */
+    bool (*begun)(uint32_t rank);
     void (*finalized)(uint32_t rank);
     void (*abort)(uint32_t rank, int32_t code);
     /* All ranks of this host are at a fence. pmc_ranks_pass() answers. */
@@ -33,8 +34,7 @@ static pmix_status_t on_begun(const pmix_proc_t *proc, void *object, pmix_info_t
                               pmix_op_cbfunc_t answer, void *data)
 {
     (void) object, (void) info, (void) count, (void) answer, (void) data;
-    upcalls.begun(proc->rank);
-    return PMIX_OPERATION_SUCCEEDED;
+    return upcalls.begun(proc->rank) ? PMIX_OPERATION_SUCCEEDED : PMIX_ERR_NOT_SUPPORTED;
 }
 
 static pmix_status_t on_finalized(const pmix_proc_t *proc, void *object, pmix_op_cbfunc_t answer, void *data)

@@ -9,13 +9,14 @@ use pmc_wire::ranks::{FromServer, Part, Start, ToServer};
 use serde_bytes::ByteBuf;
 
 use crate::ffi::reason;
+use crate::peers;
 
 const SUCCESS: i32 = 0;
 
 /// As `struct pmc_rank_upcalls` in ranks.c.
 #[repr(C)]
 struct Upcalls {
-    begun: extern "C" fn(u32),
+    begun: extern "C" fn(u32) -> bool,
     finalized: extern "C" fn(u32),
     abort: extern "C" fn(u32, i32),
     fence: unsafe extern "C" fn(*const u8, usize),
@@ -174,8 +175,13 @@ fn pass(bytes: &[u8]) {
     unsafe { pmc_ranks_pass(bytes.as_ptr(), bytes.len()) };
 }
 
-extern "C" fn on_begun(rank: u32) {
-    say(&FromServer::Begun(rank));
+extern "C" fn on_begun(rank: u32) -> bool {
+    // The library believes whatever user number a process gives.
+    let is_admitted = peers::admit(None);
+    if is_admitted {
+        say(&FromServer::Begun(rank));
+    }
+    is_admitted
 }
 
 extern "C" fn on_finalized(rank: u32) {
