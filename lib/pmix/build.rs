@@ -2,6 +2,7 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=src/shim.c");
+    println!("cargo::rerun-if-changed=src/ranks.c");
     #[cfg(feature = "library")]
     compile();
 }
@@ -15,6 +16,7 @@ fn compile() {
         .unwrap_or_else(|error| panic!("the feature `pmix` needs libpmix-dev and pkg-config: {error}"));
     cc::Build::new()
         .file("src/shim.c")
+        .file("src/ranks.c")
         .includes(library.include_paths)
         .warnings_into_errors(false)
         .compile("pmc_pmix_shim");

@@ -54,6 +54,12 @@ fn planner(words: &[&str], arguments: &cli::Planner) -> ExitCode {
 /// Runs the command that the command line asks for.
 #[must_use]
 pub fn main() -> ExitCode {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == pmc_wire::ranks::COMMAND)
+    {
+        return commands::pmix::ranks();
+    }
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -464,19 +464,20 @@ fn rings_run(mpi: Mpi, launchers: &[&str]) {
         "hydra_bstrap_pr",
         "pmc-rsh",
         "pmc-launch",
+        "pmc",
     ]);
 }
 
 #[test]
 #[ignore = "needs network namespaces and Open MPI: tests/run e2e"]
-fn gangs_of_open_mpi_run_by_plain_mpirun() {
-    rings_run(Mpi::debian("mpicc.openmpi"), &["mpirun.openmpi"]);
+fn gangs_of_open_mpi_run_by_plain_mpirun_and_pmc_launch() {
+    rings_run(Mpi::debian("mpicc.openmpi"), &["mpirun.openmpi", &pmc_launch()]);
 }
 
 #[test]
 #[ignore = "needs network namespaces and Open MPI 5: tests/run e2e"]
-fn gangs_of_open_mpi_5_run_by_plain_mpirun() {
-    rings_run(Mpi::packaged("openmpi"), &["mpirun"]);
+fn gangs_of_open_mpi_5_run_by_plain_mpirun_and_pmc_launch() {
+    rings_run(Mpi::packaged("openmpi"), &["mpirun", &pmc_launch()]);
 }
 
 #[test]

@@ -180,22 +180,58 @@ fn a_rank_that_crashes_is_shown_with_function_file_and_line() {
     );
 }
 
-/// Without `mpirun`, each of its ranks would take itself for the only one.
+/// A program of Open MPI that does what its first argument says.
+const OPEN_MPI: &str = r#"
+#include <mpi.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+int main(int argc, char **argv) {
+    int rank, size, sum;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    if (rank == 0)
+        printf("%d ranks, sum %d\n", size, sum);
+    fflush(stdout);
+    if (rank == 1 && strcmp(argv[1], "abort") == 0)
+        MPI_Abort(MPI_COMM_WORLD, 3);
+    if (rank == 1 && strcmp(argv[1], "exit") == 0)
+        _exit(0);
+    MPI_Barrier(MPI_COMM_WORLD);
+    return MPI_Finalize();
+}
+"#;
+
+/// The PMIx library lets its ranks find each other. Without it, each would take itself for the only one.
 #[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
-fn programs_of_open_mpi_are_refused() {
+fn ranks_of_open_mpi_find_each_other_by_pmix() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let top = folder.path();
-    let text = "#include <mpi.h>\nint main(int c, char **v) { MPI_Init(&c, &v); return MPI_Finalize(); }\n";
-    compile(top, "program", text, "mpicc.openmpi");
-    let refused = launch(top, "-n 2 ./program");
+    compile(top, "program", OPEN_MPI, "mpicc.openmpi");
+    let result = launch(top, "-n 3 ./program go").ok();
+    assert_eq!(result.stdout, "3 ranks, sum 3\n", "{}", result.details());
+    let result = launch(top, "-n 3 --wait 1 ./program abort");
+    assert_eq!(result.code(), 3, "{}", result.details());
+    // One that goes without a word: the others would wait for it.
+    let result = launch(top, "-n 3 --wait 1 ./program exit");
+    assert_ne!(result.code(), 0, "{}", result.details());
+    let refused = launch(top, "-n 2 --pmi 1 ./program go");
     assert_eq!(refused.code(), 4, "{}", refused.details());
     assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.details());
-    for word in ["./program: ", "Open MPI", "mpirun", "--pmi none"] {
+    for word in ["./program: ", "Open MPI", "--pmi pmix", "--pmi none"] {
         assert!(refused.stderr.contains(word), "{word}: {}", refused.details());
     }
-    launch(top, "-n 1 ./program").ok();
-    launch(top, "-n 2 --pmi none ./program").ok();
+    launch(top, "-n 1 ./program go").ok();
+    let alone = launch(top, "-n 2 --pmi none ./program go").ok();
+    assert_eq!(alone.stdout, "1 ranks, sum 0\n".repeat(2), "{}", alone.details());
+    let left = fs::read_dir(std::env::temp_dir()).expect("a directory").flatten();
+    let is_left = |name: &str| name.starts_with("pmc-pmix-");
+    let left = left.filter(|file| is_left(&file.file_name().to_string_lossy()));
+    assert_eq!(left.count(), 0, "no directory of a server is left");
 }
 
 #[test]

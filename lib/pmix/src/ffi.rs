@@ -186,10 +186,17 @@ pub(crate) fn start(
     if status == SUCCESS {
         return Ok(());
     }
+    Err(StartError::Library {
+        reason: reason(status),
+    })
+}
+
+/// What a status of the library means.
+#[expect(unsafe_code, reason = "a C function")]
+pub(crate) fn reason(status: i32) -> String {
     // SAFETY: the library returns a text that it never frees.
     let reason = unsafe { CStr::from_ptr(pmc_pmix_reason(status)) };
-    let reason = reason.to_string_lossy().into_owned();
-    Err(StartError::Library { reason })
+    reason.to_string_lossy().into_owned()
 }
 
 #[expect(unsafe_code, reason = "a C function")]

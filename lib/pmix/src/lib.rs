@@ -1,4 +1,4 @@
-//! A PMIx server that tools find with `PMIx_tool_init`.
+//! PMIx servers: one that tools find with `PMIx_tool_init`, and one for the ranks of a launch ([`ranks`]).
 //!
 //! The library has one server in a process, with a thread of its own, and this crate the same: a program runs
 //! one for one run. [`Host`] answers what tools ask for; [`Server::deliver`] gives them output.
@@ -10,6 +10,7 @@
 
 mod ffi;
 mod peers;
+pub mod ranks;
 
 use std::ffi::CString;
 use std::io;

@@ -315,7 +315,7 @@ static pmix_status_t on_query(pmix_proc_t *source, pmix_query_t *queries, size_t
 }
 
 /* Removes the settings of the library. Those of an MPI launcher would make this process a client of it. */
-static void clear_environment(void)
+void pmc_pmix_clear_environment(void)
 {
     extern char **environ;
     for (char **entry = environ; *entry != NULL;) {
@@ -338,7 +338,7 @@ int32_t pmc_pmix_start(const char *nspace, const char *directory, const char *ur
 {
     upcalls = *given;
     PMIX_LOAD_NSPACE(run, nspace);
-    clear_environment();
+    pmc_pmix_clear_environment();
     /* Output that nobody wants any more is not to gather: 1 is the least that the library can do. */
     setenv("PMIX_MCA_pmix_max_iof_cache", "1", 1);
     static pmix_server_module_t module;

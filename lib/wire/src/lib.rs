@@ -14,6 +14,7 @@
 pub mod checkpoint;
 pub mod command;
 pub mod peers;
+pub mod ranks;
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -30,3 +30,19 @@ pub fn pmix(_: &cli::Pmix) -> Result<u8, Failure> {
     let error = anyhow::anyhow!("pmix: this program was built without the feature `pmix`");
     Err(Failure::new(crate::exit::NOT_SUPPORTED, error))
 }
+
+/// Serves the ranks of a launch, for a proxy of `pmc-launch`.
+#[must_use]
+pub fn ranks() -> std::process::ExitCode {
+    #[cfg(feature = "pmix")]
+    let ended = pmc_pmix::ranks::serve().map_err(|error| pmc_dag::reason(&error).to_string());
+    #[cfg(not(feature = "pmix"))]
+    let ended: Result<(), String> = Err("this program was built without the feature pmix".to_owned());
+    match ended {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(why) => {
+            pmc_terminal::message(format_args!("pmc {}: {why}", pmc_wire::ranks::COMMAND));
+            std::process::ExitCode::from(crate::exit::NOT_RUN)
+        }
+    }
+}

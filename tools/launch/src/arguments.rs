@@ -137,10 +137,14 @@ Exit codes:
 /// How ranks find each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Pmi {
-    /// PMI-1: MPICH, Intel MPI, MVAPICH
+    /// PMIx if a program needs Open MPI, else 1
     #[default]
+    Auto,
+    /// PMI-1: MPICH, Intel MPI, MVAPICH
     #[value(name = "1")]
     One,
+    /// PMIx: Open MPI
+    Pmix,
     /// Not at all
     None,
 }

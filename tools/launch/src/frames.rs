@@ -139,6 +139,8 @@ pub(crate) struct Load {
     pub(crate) umask: u32,
     /// Ranks find each other by PMI-1.
     pub(crate) has_pmi: bool,
+    /// Names of all hosts, with commas between them, if ranks find each other by PMIx.
+    pub(crate) pmix: Option<String>,
     /// Each rank has CPUs of its own.
     pub(crate) binds: bool,
     pub(crate) input: Input,

@@ -154,6 +154,7 @@ mod tests {
                 directory: bytes("/tmp"),
                 umask: 0o22,
                 has_pmi: true,
+                pmix: None,
                 binds: false,
                 input: Input::All,
                 traces: true,

@@ -4,6 +4,7 @@
 //! stopped at their `execve`.
 
 mod environment;
+mod pmix;
 pub(crate) mod program;
 mod rank;
 mod service;
@@ -22,6 +23,7 @@ use pmc_spawn::Spawner;
 
 use crate::frames::{FrameReader, Input, Load, PmiEnd, ToFront, ToProxy, send};
 use crate::{NAME, NOT_STARTED};
+use pmix::Pmix;
 use rank::{Rank, Setting};
 use service::Pmi;
 use spread::{Places, Spread};
@@ -49,6 +51,7 @@ enum Source {
     Output(usize, usize),
     Input(usize),
     Pmi(usize),
+    Pmix,
     /// A rank that is traced has stopped.
     Stop,
 }
@@ -58,6 +61,7 @@ enum Source {
 struct Proxy {
     ranks: Vec<Rank>,
     pmi: Option<Pmi>,
+    pmix: Option<Pmix>,
     /// A frame of the input was not taken by all ranks.
     has_input: bool,
     tracer: Option<Tracer>,
@@ -142,6 +146,9 @@ impl Proxy {
                 sources.push((Source::Pmi(place), file, PollFlags::POLLIN));
             }
         }
+        if let Some(pmix) = &self.pmix {
+            sources.push((Source::Pmix, pmix.socket(), PollFlags::POLLIN));
+        }
         if let Some(tracer) = &self.tracer {
             sources.push((Source::Stop, tracer.bell(), PollFlags::POLLIN));
         }
@@ -174,12 +181,17 @@ impl Proxy {
                 Ok(())
             }
             ToProxy::Pairs(pairs) => {
-                if let Some(pmi) = &mut self.pmi {
-                    pmi.learn(pairs);
+                match (&mut self.pmi, &mut self.pmix) {
+                    (Some(pmi), _) => pmi.learn(pairs),
+                    (None, Some(pmix)) => pmix.learn(pairs),
+                    (None, None) => {}
                 }
                 Ok(())
             }
-            ToProxy::PastBarrier => self.with_pmi(Pmi::pass_barrier),
+            ToProxy::PastBarrier => match &mut self.pmix {
+                Some(pmix) => pmix.pass_barrier(),
+                None => self.with_pmi(Pmi::pass_barrier),
+            },
             ToProxy::Named { rank, port } => {
                 self.with_pmi(|pmi, ranks| pmi.named(rank, port.as_deref(), ranks))
             }
@@ -228,6 +240,7 @@ impl Proxy {
                 self.report_input()
             }
             Source::Pmi(place) => self.with_pmi(|pmi, ranks| pmi.hear(place, ranks)),
+            Source::Pmix => self.hear_pmix(),
             Source::Stop => {
                 let stacks = self.tracer.as_mut().map(Tracer::look).unwrap_or_default();
                 stacks
@@ -235,6 +248,21 @@ impl Proxy {
                     .try_for_each(|stacks| say(&ToFront::Trace(stacks)))
             }
         }
+    }
+
+    /// Without their server, ranks would wait for ever.
+    fn hear_pmix(&mut self) -> io::Result<()> {
+        let Some(pmix) = &mut self.pmix else { return Ok(()) };
+        if pmix.hear()? {
+            return Ok(());
+        }
+        self.pmix = None;
+        let left = self.ranks.iter().find(|rank| rank.unended().is_some());
+        let Some(rank) = left.map(Rank::number) else {
+            return Ok(());
+        };
+        pmc_terminal::message(format_args!("{NAME}: the PMIx server of this host has ended"));
+        say(&ToFront::Abort { rank, code: 1 })
     }
 
     /// Says if ranks that have said nothing by PMI have an MPI that does not speak it.
@@ -275,11 +303,11 @@ impl Proxy {
             rank.send_rest()?;
             if let Some(status) = rank.take_end() {
                 let number = rank.number();
-                let end = self
-                    .pmi
-                    .as_ref()
-                    .map(|pmi| pmi.end_of(number))
-                    .unwrap_or_default();
+                let end = match (&self.pmi, &self.pmix) {
+                    (Some(pmi), _) => pmi.end_of(number),
+                    (None, Some(pmix)) => pmix.end_of(number),
+                    (None, None) => PmiEnd::default(),
+                };
                 say(&ToFront::Ended {
                     rank: number,
                     status,
@@ -315,6 +343,10 @@ impl Proxy {
                 self.looks = LOOKS.map(|wait| Instant::now() + wait).into();
             }
         }
+        if let Some(hosts) = &load.pmix {
+            let pmix = Pmix::start(load, hosts).map_err(|why| ("PMIx".to_owned(), why))?;
+            self.pmix = Some(pmix);
+        }
         if load.traces {
             let tracer =
                 Tracer::new().map_err(|error| ("-g".to_owned(), pmc_dag::reason(&error).to_string()))?;
@@ -327,7 +359,8 @@ impl Proxy {
                 Input::All => true,
                 Input::None => false,
             };
-            let rank = setting.start(&mut spawner, local, number, has_input)?;
+            let pmix = self.pmix.as_ref().map(|pmix| pmix.variables_of(local.rank));
+            let rank = setting.start(&mut spawner, (local, number), has_input, pmix.unwrap_or_default())?;
             self.ranks.push(rank);
         }
         for rank in &mut self.ranks {
@@ -343,5 +376,6 @@ impl Proxy {
         for rank in self.ranks.drain(..) {
             rank.reap(self.tracer.as_mut());
         }
+        self.pmix = None;
     }
 }

@@ -97,6 +97,25 @@ impl World {
     }
 }
 
+/// The hosts of ranks, by their numbers, of what [`World::mapping`] returns; empty if it is something else.
+pub(crate) fn hosts_of(mapping: &str) -> Vec<u32> {
+    let blocks = mapping
+        .strip_prefix("(vector")
+        .and_then(|rest| rest.strip_suffix(')'));
+    let mut hosts = Vec::new();
+    for block in blocks.unwrap_or_default().split(",(").skip(1) {
+        let numbers = block.trim_end_matches(')').split(',').map(str::parse::<u32>);
+        let numbers: Result<Vec<u32>, _> = numbers.collect();
+        let Ok(&[first, count, each]) = numbers.as_deref() else {
+            return Vec::new();
+        };
+        for host in (first..).take(count as usize) {
+            hosts.extend((0..each).map(|_| host));
+        }
+    }
+    hosts
+}
+
 /// Room for ranks on the hosts that may be used.
 struct Room {
     /// Number of the host, and its slots, in the order in which they are used.

@@ -1,6 +1,8 @@
 //! How a launch begins: all ranks stand before their first instruction, then all go. If some hosts cannot do
 //! that, the launch is tried on others.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, Instant};
 
 use super::hosts::AvailableHosts;
@@ -11,6 +13,7 @@ use crate::error::LaunchError;
 use crate::frames::{Bytes, Load, LocalRank, ToFront, ToProxy};
 use crate::inherited::Inherited;
 use crate::loadfile::Line;
+use crate::proxy::program;
 use crate::world::{World, words_for};
 
 /// Longest time until all ranks stand before their first instruction.
@@ -188,6 +191,7 @@ impl Launch<'_> {
             let first = self.name(first as usize);
             torch::set_address(&mut environment, hosts.is_task.then_some(first))?;
         }
+        let pmi = self.pmi();
         let words = |words: &Vec<Vec<u8>>| words.iter().cloned().map(Bytes).collect();
         Ok(Load {
             node: 0,
@@ -199,7 +203,11 @@ impl Launch<'_> {
             environment,
             directory,
             umask,
-            has_pmi: self.options.pmi == Pmi::One,
+            has_pmi: pmi == Pmi::One,
+            pmix: (pmi == Pmi::Pmix).then(|| {
+                let names: Vec<&str> = self.world.hosts.iter().map(|host| &*host.name).collect();
+                names.join(",")
+            }),
             binds: match self.options.bind {
                 Bind::Auto => hosts.has_cpus,
                 Bind::Cpus => true,
@@ -211,6 +219,29 @@ impl Launch<'_> {
             holds: self.options.hold,
             strace: self.options.strace.of_launch()?,
         })
+    }
+
+    /// How ranks find each other.
+    fn pmi(&self) -> Pmi {
+        if self.options.pmi != Pmi::Auto {
+            return self.options.pmi;
+        }
+        let path = std::env::var_os("PATH");
+        let path = path.as_deref().map(OsStr::as_bytes);
+        let needs_pmix = |words: &Vec<Vec<u8>>| {
+            let file = program::find(words.first()?, path).ok()?;
+            program::open_mpi_of(&file)
+        };
+        let is_open_mpi = self.world.ranks.len() > 1
+            && self
+                .world
+                .programs
+                .iter()
+                .any(|words| needs_pmix(words).is_some());
+        match is_open_mpi {
+            true => Pmi::Pmix,
+            false => Pmi::One,
+        }
     }
 
     /// The ranks of each host.

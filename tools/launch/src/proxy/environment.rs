@@ -113,6 +113,7 @@ mod tests {
             directory: text("/"),
             umask: 0,
             has_pmi: true,
+            pmix: None,
             binds: false,
             input: Input::None,
             traces: false,

@@ -50,7 +50,7 @@ fn is_program(file: &Path) -> bool {
 }
 
 /// Returns the library of Open MPI that a program needs, if it needs one.
-pub(super) fn open_mpi_of(file: &Path) -> Option<String> {
+pub(crate) fn open_mpi_of(file: &Path) -> Option<String> {
     let cache = ReadCache::new(File::open(file).ok()?);
     let program = object::File::parse(&cache).ok()?;
     let section = |name: &str| {

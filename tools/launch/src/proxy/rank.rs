@@ -160,9 +160,9 @@ impl<'a> Setting<'a> {
     pub(super) fn start(
         &self,
         spawner: &mut Spawner,
-        rank: &LocalRank,
-        local: u32,
+        (rank, local): (&LocalRank, u32),
         has_input: bool,
+        pmix: &[(Vec<u8>, Vec<u8>)],
     ) -> Result<Rank, (String, String)> {
         let shown = || self.shown(rank.rank);
         let pmi = match self.load.has_pmi {
@@ -175,6 +175,7 @@ impl<'a> Setting<'a> {
         };
         let descriptor = pmi.as_ref().map(|_| FIRST_KEPT);
         let mut variables = environment::of_rank(self.load, self.own.iter().cloned(), &numbers, descriptor);
+        variables.extend(pmix.iter().cloned());
         let words = self.words(rank);
         let first = words.first().map_or(&[][..], |word| &word.0);
         let file = match self.places.get(&rank.program) {
@@ -192,8 +193,8 @@ impl<'a> Setting<'a> {
             && let Some(library) = program::open_mpi_of(&file)
         {
             let why = format!(
-                "it is a program of Open MPI ({library}), whose ranks find each other only by mpirun: \
-                 start it with mpirun, or with --pmi none if each rank is to be alone"
+                "it is a program of Open MPI ({library}), whose ranks find each other by PMIx: start it with \
+                 --pmi pmix, or with --pmi none if each rank is to be alone"
             );
             return Err((shown(), why));
         }
