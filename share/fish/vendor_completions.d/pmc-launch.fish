@@ -6,7 +6,9 @@ complete -c pmc-launch -s c -l cpus -d 'CPUs of a rank, in a batch job' -r
 complete -c pmc-launch -s m -l memory -d 'MiB of memory of a rank, in a batch job' -r
 complete -c pmc-launch -l run -d 'In this run of pmc serve, in place of a batch job' -r -F
 complete -c pmc-launch -l linger -d 'In a batch job, seconds that the session lives after its last launch' -r
-complete -c pmc-launch -l pmi -d 'How ranks find each other' -r -f -a "1\t'PMI-1: MPICH, Intel MPI, MVAPICH'
+complete -c pmc-launch -l pmi -d 'How ranks find each other' -r -f -a "auto\t'PMIx if a program needs Open MPI, else 1'
+1\t'PMI-1: MPICH, Intel MPI, MVAPICH'
+pmix\t'PMIx: Open MPI'
 none\t'Not at all'"
 complete -c pmc-launch -l bind -d 'Which CPUs ranks get: each its part of those of the task, in order, or all of them' -r -f -a "auto\t'As cpus if the task has CPUs of its own'
 cpus\t'Each rank has CPUs of its own'
