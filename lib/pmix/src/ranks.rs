@@ -120,8 +120,8 @@ fn begin(start: &Start, directory: &[u8]) -> Result<Vec<(u32, Vec<ByteBuf>)>, St
         abort: on_abort,
         fence: on_fence,
     };
-    // SAFETY: all texts and arrays live during the call, which copies them; arrays have the given lengths, and
-    // each rank has a host among the names.
+    // SAFETY: all texts and arrays live during the call, which copies them. Arrays have the given lengths,
+    // and each rank has a host among the names.
     let status = unsafe {
         pmc_ranks_start(
             name.as_ptr(),

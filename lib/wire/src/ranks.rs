@@ -1,5 +1,5 @@
-//! What a proxy of `pmc-launch` and the PMIx server of its host say to each other, over the standard streams of
-//! the server (`pmc pmix-ranks`), in frames of [`crate::command`].
+//! What a proxy of `pmc-launch` and the PMIx server of its host say to each other: over the standard streams
+//! of the server (`pmc pmix-ranks`), in frames of [`crate::command`].
 //!
 //! The server is a process of its own, so that the PMIx library takes nothing else down with it.
 

@@ -97,23 +97,25 @@ impl World {
     }
 }
 
-/// The hosts of ranks, by their numbers, of what [`World::mapping`] returns; empty if it is something else.
-pub(crate) fn hosts_of(mapping: &str) -> Vec<u32> {
-    let blocks = mapping
-        .strip_prefix("(vector")
-        .and_then(|rest| rest.strip_suffix(')'));
+/// The number of the host of each of `size` ranks, from what [`World::mapping`] returns. `None` if it is
+/// something else.
+pub(crate) fn hosts_of(mapping: &str, size: u32) -> Option<Vec<u32>> {
+    let blocks = mapping.strip_prefix("(vector")?.strip_suffix(')')?;
     let mut hosts = Vec::new();
-    for block in blocks.unwrap_or_default().split(",(").skip(1) {
+    for block in blocks.split(",(").skip(1) {
         let numbers = block.trim_end_matches(')').split(',').map(str::parse::<u32>);
         let numbers: Result<Vec<u32>, _> = numbers.collect();
         let Ok(&[first, count, each]) = numbers.as_deref() else {
-            return Vec::new();
+            return None;
         };
-        for host in (first..).take(count as usize) {
-            hosts.extend((0..each).map(|_| host));
+        let room = (size as usize).checked_sub(hosts.len())?;
+        if u64::from(count) * u64::from(each) > room as u64 {
+            return None;
         }
+        let end = first.checked_add(count)?;
+        hosts.extend((first..end).flat_map(|host| (0..each).map(move |_| host)));
     }
-    hosts
+    (hosts.len() == size as usize).then_some(hosts)
 }
 
 /// Room for ranks on the hosts that may be used.
@@ -509,14 +511,31 @@ mod tests {
 
     #[test]
     fn the_mapping_is_written_in_blocks() {
+        let read_again = |world: &World| {
+            let known: Vec<u32> = world.ranks.iter().map(|place| place.host).collect();
+            assert_eq!(hosts_of(&world.mapping(), known.len() as u32), Some(known));
+        };
         let mapping = |slots: &[u32]| {
             let world = World::new(&hosts(slots), &Wanted::default(), line(), false).unwrap();
+            read_again(&world);
             world.mapping()
         };
         assert_eq!(mapping(&[2, 2, 2]), "(vector,(0,3,2))");
         assert_eq!(mapping(&[3, 2, 2]), "(vector,(0,1,3),(1,2,2))");
         let world = of_file(&[2, 2], "-l n[1-2] -sz 4 a", None).unwrap();
         assert_eq!(world.mapping(), "(vector,(0,2,1),(0,2,1))");
+        read_again(&world);
+        for other in [
+            "",
+            "(vector)",
+            "(vector,(0,1))",
+            "(vector,(0,1,x))",
+            "(vector,(0,4294967295,4294967295))",
+            "(vector,(4294967295,2,1))",
+            "(vector,(0,1,1))",
+        ] {
+            assert_eq!(hosts_of(other, 2), None, "{other}");
+        }
     }
 
     #[test]

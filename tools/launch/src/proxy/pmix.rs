@@ -1,8 +1,8 @@
-//! PMIx, by which ranks of Open MPI find each other. The library runs in a process of its own, `pmc pmix-ranks`,
-//! which takes nothing down with it.
+//! PMIx, by which ranks of Open MPI find each other. The library runs in a process of its own,
+//! `pmc pmix-ranks`, which takes nothing down with it.
 //!
-//! At a fence, what the ranks of each host have given goes to the front end, and that of all hosts comes back:
-//! as the pairs of a barrier of PMI-1, in which a key is the number of the host and that of the part.
+//! At a fence, what the ranks of each host have given goes to the front end, and that of all hosts comes
+//! back: as the pairs of a barrier of PMI-1, in which a key is the number of the host and that of the part.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -55,10 +55,7 @@ impl Pmix {
     /// Why that is not possible.
     pub(super) fn start(load: &Load, hosts: &str) -> Result<Self, String> {
         let failed = |error: io::Error| pmc_dag::reason(&error).to_string();
-        let host_of = hosts_of(&load.mapping);
-        if host_of.len() != load.size as usize {
-            return Err("it is not known which rank runs where".to_owned());
-        }
+        let host_of = hosts_of(&load.mapping, load.size).ok_or("it is not known which rank runs where")?;
         let program = std::env::current_exe().map_err(failed)?.with_file_name(PROGRAM);
         let mut child = Command::new(&program)
             .arg(COMMAND)
