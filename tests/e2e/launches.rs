@@ -212,6 +212,16 @@ fn ranks_of_open_mpi_find_each_other_by_pmix() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let top = folder.path();
     compile(top, "program", OPEN_MPI, "mpicc.openmpi");
+    // Other tests have servers, too.
+    let servers = top.join("servers");
+    fs::create_dir(&servers).expect("a directory");
+    let launch = |top: &Path, words: &str| {
+        Program::from_line(&format!("{} {words}", pmc_launch()))
+            .in_directory(top)
+            .envs(&Build::OpenMpi.environment())
+            .env("TMPDIR", &servers)
+            .run()
+    };
     let result = launch(top, "-n 3 ./program go").ok();
     assert_eq!(result.stdout, "3 ranks, sum 3\n", "{}", result.details());
     let result = launch(top, "-n 3 --wait 1 ./program abort");
@@ -228,10 +238,31 @@ fn ranks_of_open_mpi_find_each_other_by_pmix() {
     launch(top, "-n 1 ./program go").ok();
     let alone = launch(top, "-n 2 --pmi none ./program go").ok();
     assert_eq!(alone.stdout, "1 ranks, sum 0\n".repeat(2), "{}", alone.details());
-    let left = fs::read_dir(std::env::temp_dir()).expect("a directory").flatten();
+    let left = fs::read_dir(&servers).expect("a directory").flatten();
     let is_left = |name: &str| name.starts_with("pmc-pmix-");
     let left = left.filter(|file| is_left(&file.file_name().to_string_lossy()));
     assert_eq!(left.count(), 0, "no directory of a server is left");
+}
+
+/// As on a host whose `pmc` was built without the feature.
+#[test]
+#[ignore = "needs Open MPI: tests/run e2e"]
+fn programs_of_open_mpi_are_refused_without_pmix() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let top = folder.path();
+    compile(top, "program", OPEN_MPI, "mpicc.openmpi");
+    fs::copy(Build::Local.program("pmc-launch"), top.join("pmc-launch")).expect("a copy");
+    fs::write(top.join("pmc"), "#!/bin/sh\nexit 4\n").expect("a script");
+    fs::set_permissions(top.join("pmc"), fs::Permissions::from_mode(0o755)).expect("a mode");
+    let refused = Program::new(top.join("pmc-launch"))
+        .args(["-n", "2", "./program", "go"])
+        .in_directory(top)
+        .run();
+    assert_eq!(refused.code(), 4, "{}", refused.details());
+    for word in ["PMIx: ", "pmc has no PMIx", "mpirun"] {
+        assert!(refused.stderr.contains(word), "{word}: {}", refused.details());
+    }
+    assert_eq!(refused.stdout, "", "no rank runs: {}", refused.details());
 }
 
 #[test]

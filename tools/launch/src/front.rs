@@ -281,8 +281,8 @@ impl Launch<'_> {
             ToFront::Alone { rank } => {
                 if !std::mem::replace(&mut self.has_warned_of_mpi, true) {
                     pmc_terminal::message(format_args!(
-                        "Warning: rank {rank} uses Open MPI, whose ranks find each other by PMIx: each rank is alone. Start \
-                         the program with --pmi pmix"
+                        "Warning: rank {rank} uses Open MPI, whose ranks find each other by PMIx: each rank is \
+                         alone. Start the program with --pmi pmix"
                     ));
                 }
             }
